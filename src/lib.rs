@@ -37,6 +37,7 @@ extern crate self as dedupfs;
 
 pub use dedupfs_base::{EngineError, Result, allocator, panics};
 pub use dedupfs_index::filter::FilterPlan;
+pub use dedupfs_sync::IS_WORLD;
 pub use durability::export;
 pub use durability::space::SpaceLimits;
 pub use pool::{

@@ -9,15 +9,21 @@ use dedupfs_service::{
     NodeContent, OpenOptions, ROOT_INO, RenameFlags, WriteFlags, XattrMode,
 };
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
-
 type Outcome<T> = Result<T, Errno>;
 
-/// A client of a service, in the role of a mounted filesystem.
+/// A client of a service, in the role of a mounted filesystem, and the process for which it asks.
 #[derive(Clone)]
-pub struct Client(pub Arc<dyn FileService>);
+pub struct Client(pub Arc<dyn FileService>, Caller);
 
 impl Client {
+    pub fn new(service: Arc<dyn FileService>) -> Self {
+        Self::of_process(service, 1)
+    }
+
+    pub fn of_process(service: Arc<dyn FileService>, pid: u32) -> Self {
+        Self(service, Caller { uid: 0, gid: 0, pid })
+    }
+
     /// Returns the directory of `path` ("a" or "d/a") and the name in it.
     fn place<'a>(&self, path: &'a str) -> Outcome<(Ino, &'a [u8])> {
         match path.split_once('/') {
@@ -38,10 +44,10 @@ impl Client {
     pub fn open(&self, path: &str, append: bool) -> Outcome<(Ino, Handle)> {
         let how = OpenOptions { read: true, write: true, append, ..OpenOptions::default() };
         if let Ok(found) = self.find(path) {
-            return Ok((found.ino, self.0.open(CALLER, found.ino, how)?.handle));
+            return Ok((found.ino, self.0.open(self.1, found.ino, how)?.handle));
         }
         let (parent, name) = self.place(path)?;
-        let (created, opened) = self.0.create(CALLER, NewNode { parent, name, mode: 0o644, umask: 0 }, how)?;
+        let (created, opened) = self.0.create(self.1, NewNode { parent, name, mode: 0o644, umask: 0 }, how)?;
         self.0.forget(created.ino, 1);
         Ok((created.ino, opened.handle))
     }
@@ -57,7 +63,7 @@ impl Client {
 
     /// Writes by a single request.
     pub fn write_whole(&self, (ino, handle): (Ino, Handle), offset: u64, bytes: &[u8]) -> Outcome<()> {
-        self.0.write(CALLER, ino, handle, offset, bytes, WriteFlags::default()).map(drop)
+        self.0.write(self.1, ino, handle, offset, bytes, WriteFlags::default()).map(drop)
     }
 
     pub fn read(&self, (ino, handle): (Ino, Handle), offset: u64, len_bytes: u32) -> Outcome<Vec<u8>> {
@@ -75,7 +81,7 @@ impl Client {
         len_bytes: u64,
     ) -> Outcome<u32> {
         let place = |(ino, handle), offset| FilePlace { ino, handle, offset };
-        self.0.copy_range(CALLER, place(from, from_offset), place(to, to_offset), len_bytes)
+        self.0.copy_range(self.1, place(from, from_offset), place(to, to_offset), len_bytes)
     }
 
     pub fn flush(&self, (ino, handle): (Ino, Handle)) -> Outcome<()> {
@@ -113,12 +119,12 @@ impl Client {
 
     pub fn truncate(&self, path: &str, size_bytes: u64) -> Outcome<()> {
         let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
-        self.0.set_attributes(CALLER, self.find(path)?.ino, changes).map(drop)
+        self.0.set_attributes(self.1, self.find(path)?.ino, changes).map(drop)
     }
 
     pub fn chmod(&self, path: &str, mode: u16) -> Outcome<()> {
         let changes = AttributeChanges { mode: Some(mode), ..AttributeChanges::default() };
-        self.0.set_attributes(CALLER, self.find(path)?.ino, changes).map(drop)
+        self.0.set_attributes(self.1, self.find(path)?.ino, changes).map(drop)
     }
 
     pub fn rename(&self, from: &str, to: &str, exchange: bool) -> Outcome<()> {
@@ -140,7 +146,7 @@ impl Client {
 
     fn make(&self, path: &str, content: NodeContent<'_>) -> Outcome<()> {
         let (parent, name) = self.place(path)?;
-        let made = self.0.make(CALLER, NewNode { parent, name, mode: 0o755, umask: 0 }, content)?;
+        let made = self.0.make(self.1, NewNode { parent, name, mode: 0o755, umask: 0 }, content)?;
         self.0.forget(made.ino, 1);
         Ok(())
     }
@@ -159,7 +165,7 @@ impl Client {
     }
 
     pub fn set_xattr(&self, path: &str, name: &str, value: &[u8]) -> Outcome<()> {
-        self.0.set_xattr(CALLER, self.find(path)?.ino, name.as_bytes(), value, XattrMode::Any)
+        self.0.set_xattr(self.1, self.find(path)?.ino, name.as_bytes(), value, XattrMode::Any)
     }
 
     pub fn remove_xattr(&self, path: &str, name: &str) -> Outcome<()> {
@@ -168,7 +174,7 @@ impl Client {
 
     pub fn content(&self, ino: Ino) -> Outcome<Vec<u8>> {
         let how = OpenOptions { read: true, ..OpenOptions::default() };
-        let open = (ino, self.0.open(CALLER, ino, how)?.handle);
+        let open = (ino, self.0.open(self.1, ino, how)?.handle);
         let outcome = self.read(open, 0, 1 << 30);
         self.release(open);
         outcome

@@ -98,12 +98,12 @@ fn openings(files: u64) -> [Opening; 2] {
         client.put(&format!("file {number}"), 0, &Random::new(number).bytes(FILE_BYTES), false).expect("writes");
     };
     let pool = open(&roots, &options()).expect("opens");
-    (0..files).for_each(|number| put(&Client(pool.service()), number));
+    (0..files).for_each(|number| put(&Client::new(pool.service()), number));
     pool.close().expect("closes");
     drop(pool);
     let pool = open(&roots, &options()).expect("opens");
     for number in 0..TAIL_FILES {
-        put(&Client(pool.service()), (1 << 32) + number);
+        put(&Client::new(pool.service()), (1 << 32) + number);
         pool.sync().expect("syncs");
     }
     let crashed = disks.crash(0, 0);

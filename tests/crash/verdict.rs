@@ -35,7 +35,7 @@ fn sound(pool: &Pool) -> Result<(), String> {
 }
 
 fn describe(pool: &Pool) -> Result<String, String> {
-    Client(pool.service()).describe().map_err(|error| format!("cannot be read: {error:?}"))
+    Client::new(pool.service()).describe().map_err(|error| format!("cannot be read: {error:?}"))
 }
 
 /// Opens the pool, checks it, and reads everything in it.
@@ -83,7 +83,7 @@ pub fn go_on(disks: &Disks, seen: &str) -> Result<(), String> {
     };
     guarded(|| {
         let pool = open(&roots)?;
-        let client = Client(pool.service());
+        let client = Client::new(pool.service());
         let bytes: Vec<u8> = (0..PIECES).flat_map(workload::piece).collect();
         client.put(AGAIN, 0, &bytes, false).map_err(|error| fails("writing")(&error))?;
         reclaim(&pool)?;

@@ -85,7 +85,7 @@ impl Workload {
         let disks = Disks::new(random.one_in(2));
         let plain = disks.roots();
         format_on(&plain[0], &plain[1], disks.data_root(), &properties(), (0, 0)).expect("formats");
-        let reference = Client(Arc::new(MemoryService::new()));
+        let reference = Client::new(Arc::new(MemoryService::new()));
         let empty: Arc<str> = reference.describe().expect("describes").into();
         let camera = Arc::new(Camera::new(&disks, Ledger { states: vec![empty], durable: 0 }, window));
         let observer: Arc<dyn Observer> = camera.clone();
@@ -110,7 +110,7 @@ impl Workload {
     }
 
     fn engine(&self) -> Client {
-        Client(self.pool().service())
+        Client::new(self.pool().service())
     }
 
     /// Adds the reference's state to the ledger: a power loss may show it from now on.

@@ -7,6 +7,8 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+const _: () = assert!(!dedupfs::IS_WORLD, "the feature `world` is for tests: it has no real time and no random bytes");
+
 mod access;
 mod args;
 mod commands;

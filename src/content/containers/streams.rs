@@ -11,6 +11,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use dedupfs_sync::process;
+
 use super::open_container::OpenContainer;
 
 /// A writing process (its pid), or an id of at least 2^32 for a writer that is no process and never ends.
@@ -26,8 +28,7 @@ pub(super) const IDLE_AFTER_MS: u64 = 5_000;
 impl StreamId {
     /// Whether this was a process that no longer exists.
     fn is_gone(self) -> bool {
-        let Some(pid) = i32::try_from(self.0).ok().and_then(rustix::process::Pid::from_raw) else { return false };
-        rustix::process::test_kill_process(pid) == Err(rustix::io::Errno::SRCH)
+        i32::try_from(self.0).is_ok_and(process::is_gone)
     }
 }
 

@@ -284,7 +284,11 @@ impl SlotFiles {
         let mut outcome = Ok(());
         for number in numbers {
             // The others are worth syncing all the same.
-            outcome = outcome.and(self.handle(number).and_then(|file| file.sync()));
+            let synced = self.handle(number).and_then(|file| file.sync());
+            if synced.is_err() {
+                self.state.lock().given_back.insert(number);
+            }
+            outcome = outcome.and(synced);
         }
         outcome
     }
@@ -353,12 +357,12 @@ impl SlotFiles {
                 .map(|(number, file)| (*number, file.len_bytes, end(file), Some(*number) > last_taken))
                 .collect()
         };
-        let (mut removes_any, mut bytes) = (false, 0);
-        for (number, len_bytes, end_bytes, removes) in plan {
+        let removes_any = plan.iter().any(|(_, _, _, removes)| *removes);
+        let mut bytes = 0;
+        let outcome = plan.into_iter().try_for_each(|(number, len_bytes, end_bytes, removes)| {
             if removes {
                 self.state.lock().remove_file(number);
                 self.device.remove(&self.path(number))?;
-                removes_any = true;
                 bytes += len_bytes;
             } else {
                 self.handle(number)?.set_len(end_bytes)?;
@@ -369,9 +373,13 @@ impl SlotFiles {
                 }
                 bytes += len_bytes.saturating_sub(end_bytes);
             }
-        }
+            Ok(())
+        });
+        // Also behind an error: a power loss would bring the files back that were removed before it.
         if removes_any {
-            self.device.sync_directory(&self.directory)?;
+            outcome.and(self.device.sync_directory(&self.directory))?;
+        } else {
+            outcome?;
         }
         Ok(bytes)
     }

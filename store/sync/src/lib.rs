@@ -11,6 +11,9 @@
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
 
+/// Whether this build is for tests in a world alone.
+pub const IS_WORLD: bool = cfg!(feature = "world");
+
 pub mod canary;
 mod either;
 #[cfg(not(feature = "world"))]

@@ -62,6 +62,17 @@ pub mod entropy {
     }
 }
 
+/// Other processes.
+pub mod process {
+    use rustix::process::{Pid, test_kill_process};
+
+    /// Whether no process has this number any more.
+    #[must_use]
+    pub fn is_gone(pid: i32) -> bool {
+        Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) == Err(rustix::io::Errno::SRCH))
+    }
+}
+
 /// Caches whose misses are loaded once.
 pub mod cache {
     use std::hash::Hash;

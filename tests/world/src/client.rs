@@ -35,7 +35,7 @@ const PUT: u64 = 12;
 
 impl Client {
     fn operations(&self) -> Operations {
-        Operations(self.pool.service())
+        Operations::of_process(self.pool.service(), self.number as u32 + 1)
     }
 
     fn name(&self, file: usize) -> String {

@@ -63,6 +63,8 @@ struct Arguments {
 
 /// Seeds that one process runs: what a killed life leaks goes with the process.
 const BATCH: u64 = 100;
+/// Begin of the line with the counts of a batch.
+const COUNTS: &str = "counts ";
 /// Longest time of a seed: most take some milliseconds.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -159,14 +161,13 @@ fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
     }
     let output = command.stderr(Stdio::null()).output().expect("starts a process");
     let text = String::from_utf8_lossy(&output.stdout);
-    let (told, counts) = text.trim_end().rsplit_once('\n').unwrap_or(("", text.trim_end()));
-    if !told.is_empty() {
-        println!("{told}");
-    }
-    let counts: Vec<u64> = counts.split(' ').filter_map(|count| count.parse().ok()).collect();
-    <[u64; 8]>::try_from(counts).unwrap_or_else(|_| {
+    let is_counts = |line: &&str| line.starts_with(COUNTS);
+    text.lines().filter(|line| !is_counts(line)).for_each(|line| println!("{line}"));
+    let counts = text.lines().rfind(is_counts).map(|line| line.split(' ').filter_map(|count| count.parse().ok()));
+    counts.and_then(|counts| <[u64; 8]>::try_from(counts.collect::<Vec<_>>()).ok()).unwrap_or_else(|| {
+        // How many seeds it ran is not known.
         println!("seeds {from} to {}: the process ended with {}", from + count - 1, output.status);
-        [count, 1, 0, 0, 0, 0, 0, 0]
+        [0, 1, 0, 0, 0, 0, 0, 0]
     })
 }
 
@@ -211,7 +212,7 @@ fn main() -> ExitCode {
         None => sum.run_batches(&arguments, |done| done >= arguments.count),
     }
     if arguments.counts {
-        println!("{}", sum.0.map(|count| count.to_string()).join(" "));
+        println!("{COUNTS}{}", sum.0.map(|count| count.to_string()).join(" "));
         return ExitCode::SUCCESS;
     }
     let seconds = begun.elapsed().as_secs_f64();

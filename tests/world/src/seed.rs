@@ -225,7 +225,7 @@ fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<P
 /// Looks at all files as they are after whatever happened; returns which cannot be read.
 fn judge(world: &World, pool: &Pool) -> Vec<String> {
     let mut unread = Vec::new();
-    let operations = Operations(pool.service());
+    let operations = Operations::new(pool.service());
     for client in 0..world.plan.clients as usize {
         for file in 0..=world.plan.files as usize {
             let seen = match look(&operations, &world.plan, client, file) {
@@ -421,12 +421,12 @@ fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
             .unwrap_or_else(|error| panic!("cannot be reclaimed: {error}"));
     }
     let stats = pool.stats().unwrap_or_else(|error| panic!("has no statistics: {error}"));
-    let by_hand = tree::count(&Operations(pool.service()), dedupfs_service::ROOT_INO).expect("all can be read");
+    let by_hand = tree::count(&Operations::new(pool.service()), dedupfs_service::ROOT_INO).expect("all can be read");
     let told = Counts { files: stats.files, directories: stats.directories, logical_bytes: stats.logical_bytes };
     assert_eq!(told, by_hand, "the statistics, and a count by hand");
     let indexed_bytes = stats.unique_chunk_bytes + stats.unreferenced_chunk_bytes;
     assert_eq!(stats.data_containers.stored_bytes, indexed_bytes, "stored bytes, and those of different chunks");
-    let operations = Operations(pool.service());
+    let operations = Operations::new(pool.service());
     operations.remove_everything().unwrap_or_else(|error| panic!("cannot be removed: {error:?}"));
     drop(operations);
     close(pool);

@@ -10,6 +10,7 @@ pub mod entropy;
 mod local;
 mod locks;
 mod once;
+pub mod process;
 pub mod thread;
 
 pub use crate::local_to_tasks as thread_local;
