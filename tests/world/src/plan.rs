@@ -2,16 +2,21 @@
 
 use std::time::Duration;
 
-use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
+use dedupfs_store::device::faulty::{Fault, Operation};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_sync::world::Habits;
+use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
+use crate::fault::PlannedFault;
+use crate::form::{HabitsForm, nanoseconds};
 
 /// The end of a life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum Fate {
     /// The clients come to their end, and the pool is closed.
+    #[default]
     Closed,
     /// The process is killed at this device operation; the disks live on.
     Killed { operation: u64 },
@@ -19,13 +24,29 @@ pub enum Fate {
     PowerLost { operation: u64 },
 }
 
+impl Fate {
+    /// The device operation of a crash.
+    pub fn operation(mut self) -> Option<u64> {
+        self.operation_mut().copied()
+    }
+
+    pub fn operation_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::Closed => None,
+            Self::Killed { operation } | Self::PowerLost { operation } => Some(operation),
+        }
+    }
+}
+
 const FAULTS: [Fault; 6] =
     [Fault::Io, Fault::NoSpace, Fault::ShortWrite, Fault::ShortWriteNoSpace, Fault::ShortRead, Fault::Io];
 
-/// One life of the daemon.
-#[derive(Clone, Debug)]
+/// One life of the daemon. For kept plans see [`Plan`].
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Life {
     pub fate: Fate,
+    #[serde(with = "HabitsForm")]
     pub habits: Habits,
     pub steps: u64,
     /// Longest time of a device operation, in nanoseconds.
@@ -37,10 +58,12 @@ pub struct Life {
     pub pause_one_in: u64,
     pub pause_bits: u64,
     /// Time for which nothing happens at the end of the life, before its fate.
+    #[serde(rename = "idle_ns", with = "nanoseconds")]
     pub idle: Duration,
+    #[serde(rename = "commit_interval_ns", with = "nanoseconds")]
     pub commit_interval: Duration,
     /// Operations of the disks that fail: the disk, how, and when.
-    pub faults: Vec<(usize, FaultPlan)>,
+    pub faults: Vec<(usize, PlannedFault)>,
     /// Size of each disk; `None`: without limit.
     pub capacity_bytes: Option<u64>,
     /// Seconds by which the clock is wrong from the start of this life on.
@@ -50,8 +73,12 @@ pub struct Life {
 }
 
 /// One world.
-#[derive(Clone, Debug)]
+///
+/// Kept plans lack the fields that are added later. Such a field gets its default: it must switch the new trouble off.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Plan {
+    /// Decides orders of tasks, the dice of clients, and the part of unsynced writes that a power loss keeps.
     pub seed: u64,
     pub two_disks: bool,
     pub clients: u64,
@@ -100,9 +127,9 @@ impl Life {
                 let plan = if kind == Fault::Io && dice.one_in(2) {
                     let of = ["containers", "recipes/", "namespace", "export", ""][dice.below(5) as usize];
                     let syncs = [Operation::Sync, Operation::SyncDirectory];
-                    FaultPlan::new(kind, dice.of_bits(4)).on(&syncs).path_contains(of)
+                    PlannedFault::new(kind, dice.of_bits(4)).on(&syncs).path_contains(of)
                 } else {
-                    FaultPlan::new(kind, dice.of_bits(10))
+                    PlannedFault::new(kind, dice.of_bits(10))
                 };
                 // A file that stays cut off is damage, which the engine may hold for a loss.
                 let is_lasting = kind != Fault::ShortRead && dice.one_in(4);
