@@ -51,6 +51,9 @@ struct Arguments {
     /// Smaller plans that are tried at most.
     #[arg(long, requires = "shrink", default_value_t = 500)]
     tries: u64,
+    /// Go on with smaller plans that fail under several seeds, not under a lucky one: such a plan outlives changes of the engine.
+    #[arg(long, requires = "shrink")]
+    firm: bool,
     /// Keep the small plan as tests/world/kept/NAME.json.
     #[arg(long, requires = "shrink", value_name = "NAME")]
     keep: Option<String>,
@@ -228,7 +231,13 @@ fn main() -> ExitCode {
         return told(Kept::read(path).and_then(|kept| tell(kept.plan, &arguments)));
     }
     if let Some(seed) = arguments.shrink {
-        return told(shrink::shrink(seed, arguments.canary, arguments.tries, arguments.keep.as_deref()));
+        let how = shrink::How {
+            canary: arguments.canary,
+            tries_max: arguments.tries,
+            is_firm: arguments.firm,
+            keep: arguments.keep.as_deref(),
+        };
+        return told(shrink::shrink(seed, &how));
     }
     if arguments.kept {
         return told(kept::run_all());

@@ -11,11 +11,26 @@ use crate::name::Name;
 use crate::plan::Plan;
 use search::{Failing, Search, size};
 
-/// Shrinks the plan of this seed with at most `tries_max` attempts, and prints it. Keeps it under the name, if there is one.
+/// How a plan is shrunk.
+pub struct How<'a> {
+    pub canary: Option<Canary>,
+    /// Smaller plans that are tried at most.
+    pub tries_max: u64,
+    /// Whether a smaller plan has to fail under several seeds.
+    pub is_firm: bool,
+    /// The name under which the small plan is kept.
+    pub keep: Option<&'a str>,
+}
+
+/// Seeds under which the small plan runs, to tell how much it depends on its own.
+const OTHERS: u64 = 20;
+
+/// Shrinks the plan of this seed, prints it, and keeps it if that is wanted.
 ///
 /// # Errors
 /// The seed passes, or fails without the canary; or the plan cannot be kept under this name.
-pub fn shrink(seed: u64, canary: Option<Canary>, tries_max: u64, keep: Option<&str>) -> Result<(), String> {
+pub fn shrink(seed: u64, how: &How<'_>) -> Result<(), String> {
+    let How { canary, tries_max, is_firm, keep } = *how;
     let file = keep.map(kept::new_file).transpose()?;
     let plan = Plan::new(seed);
     let Err(failure) = attempt(&plan, canary) else {
@@ -30,10 +45,11 @@ pub fn shrink(seed: u64, canary: Option<Canary>, tries_max: u64, keep: Option<&s
         let failure = attempt(plan, canary).err()?;
         (canary.is_none() || attempt(plan, None).is_ok()).then_some(failure)
     };
-    let mut search = Search { fails, tries: 0, tries_max };
+    let mut search = Search { fails, tries: 0, tries_max, is_firm };
     let Failing { plan, failure } = search.shrink(Failing { plan, failure });
     let is_cut = if search.tries < tries_max { "" } else { ": no more are allowed, see --tries" };
-    println!("{} tries{is_cut}\n{}\n", search.tries, size(&plan));
+    println!("{} tries{is_cut}\n{}", search.tries, size(&plan));
+    println!("of {OTHERS} other seeds, it fails under {}\n", search.others_that_fail(&plan, OTHERS));
 
     let small = Kept { finds: canary.map(Name), plan };
     println!("{}\n{failure}\n", small.text());
