@@ -49,10 +49,33 @@ impl Client {
     pub fn write(&self, (ino, handle): (Ino, Handle), offset: u64, bytes: &[u8]) -> Outcome<()> {
         let mut at = offset;
         for piece in bytes.chunks(30_011) {
-            self.0.write(CALLER, ino, handle, at, piece, WriteFlags::default())?;
+            self.write_whole((ino, handle), at, piece)?;
             at += piece.len() as u64;
         }
         Ok(())
+    }
+
+    /// Writes by a single request.
+    pub fn write_whole(&self, (ino, handle): (Ino, Handle), offset: u64, bytes: &[u8]) -> Outcome<()> {
+        self.0.write(CALLER, ino, handle, offset, bytes, WriteFlags::default()).map(drop)
+    }
+
+    pub fn read(&self, (ino, handle): (Ino, Handle), offset: u64, len_bytes: u32) -> Outcome<Vec<u8>> {
+        let mut bytes = Vec::new();
+        self.0.read(ino, handle, offset, len_bytes, &mut bytes).map(|()| bytes)
+    }
+
+    /// Clones `len_bytes` from one open file into another; returns the number of bytes copied.
+    pub fn copy_range(
+        &self,
+        from: (Ino, Handle),
+        from_offset: u64,
+        to: (Ino, Handle),
+        to_offset: u64,
+        len_bytes: u64,
+    ) -> Outcome<u32> {
+        let place = |(ino, handle), offset| FilePlace { ino, handle, offset };
+        self.0.copy_range(CALLER, place(from, from_offset), place(to, to_offset), len_bytes)
     }
 
     pub fn flush(&self, (ino, handle): (Ino, Handle)) -> Outcome<()> {
@@ -78,10 +101,9 @@ impl Client {
     /// Opens both files, clones the content of `from` over the start of `to`, and closes them.
     pub fn clone_file(&self, from: &str, to: &str) -> Outcome<()> {
         let (source, target) = (self.open(from, false)?, self.open(to, false)?);
-        let place = |(ino, handle)| FilePlace { ino, handle, offset: 0 };
         let cloned = match source.0 == target.0 {
             true => Ok(()),
-            false => self.0.copy_range(CALLER, place(source), place(target), u64::MAX).map(drop),
+            false => self.copy_range(source, 0, target, 0, u64::MAX).map(drop),
         };
         let flushed = cloned.and_then(|()| self.flush(target));
         self.release(source);
@@ -146,11 +168,10 @@ impl Client {
 
     pub fn content(&self, ino: Ino) -> Outcome<Vec<u8>> {
         let how = OpenOptions { read: true, ..OpenOptions::default() };
-        let handle = self.0.open(CALLER, ino, how)?.handle;
-        let mut bytes = Vec::new();
-        let outcome = self.0.read(ino, handle, 0, 1 << 30, &mut bytes);
-        self.0.release(ino, handle);
-        outcome.map(|()| bytes)
+        let open = (ino, self.0.open(CALLER, ino, how)?.handle);
+        let outcome = self.read(open, 0, 1 << 30);
+        self.release(open);
+        outcome
     }
 
     /// Describes everything that can be seen, one line for each name: path, kind, mode, links, length and hash of the
@@ -204,7 +225,7 @@ impl Client {
         self.empty(ROOT_INO)
     }
 
-    fn empty(&self, directory: Ino) -> Outcome<()> {
+    pub fn empty(&self, directory: Ino) -> Outcome<()> {
         for entry in self.0.read_directory(directory, 0, 1000, Listing::Names)? {
             if entry.kind == FileKind::Directory {
                 self.empty(entry.ino)?;

@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dedupfs_store::{Fingerprint, Result, StoreError};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use crate::cell::Entry;
 use crate::index::{Applier, Checkpointer, Index};
@@ -198,7 +199,7 @@ impl Index {
         let manifest = Manifest {
             extent,
             generation: state.generation,
-            position: row,
+            position: row + u64::from(is_planted(Canary::ManifestAhead)),
             next_tanker: written.as_ref().map_or(state.next_tanker, |written| written.next_tanker),
             open: written.as_ref().map_or(state.open_file, |written| written.open_file),
             tankers: tankers.iter().map(|tanker| tanker.names()).collect(),

@@ -116,6 +116,7 @@ fn write_all(shared: &Shared, open: Vec<Arc<OpenContainer>>) -> Result<Vec<(Arc<
         match shared.write_out(&container, Goal::Everything) {
             Ok(Some(mark)) => marked.push((container, mark)),
             Ok(None) => {}
+            Err(_) if is_planted(Canary::WriteErrorSwallowed) => {}
             Err(error) => failure = failure.or(Some(error)),
         }
     }

@@ -74,7 +74,7 @@ impl Pins {
     /// Whether a writer has pinned it.
     #[must_use]
     pub(crate) fn is_pinned(&self, fingerprint: &Fingerprint) -> bool {
-        self.state.lock().pinned.contains_key(fingerprint)
+        self.state.lock().pinned.contains_key(fingerprint) && !is_planted(Canary::PinIgnored)
     }
 
     /// Notes that the freeing of a claimed node is logged: a writer that stores it again makes a new copy.

@@ -12,6 +12,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Index;
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use crate::containers::{ChunkData, ContainerStore};
 use crate::limits::READ_RETRIES;
@@ -51,6 +52,9 @@ impl Fetcher {
         if hint != ContainerId::NONE && !is_doubtful {
             match self.store.read_chunk(hint, fingerprint, len_bytes) {
                 Ok(Some(data)) => return Ok(data),
+                Ok(None) if is_planted(Canary::StaleHint) => {
+                    return Err(StoreError::corrupt(format!("chunk {fingerprint}"), "a right hint", hint).into());
+                }
                 Ok(None) => {}
                 // The hint may name an old copy; the index may know a sound one.
                 Err(error) => failure = Some((hint, error)),

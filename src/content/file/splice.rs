@@ -17,6 +17,7 @@
 use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Child;
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::body::{FileBody, push_gap};
 use crate::containers::StreamId;
@@ -162,7 +163,7 @@ impl FileBody {
                 if slice.origin == Origin::Elsewhere && piece.pin.is_none() {
                     // If reclaiming has claimed the node, there is no pin: then its chunks are stored as a new segment.
                     let pin = self.context.dedup().pins().pin_existing(piece.child.fingerprint)?;
-                    piece.pin = Some(pin.into());
+                    piece.pin = (!is_planted(Canary::CloneNotPinned)).then(|| pin.into());
                 }
                 Some(piece)
             }

@@ -85,11 +85,14 @@ impl Applier<'_> {
                 LogOp::RootDropped(root) => self.count_root(&mut pending, root, -1)?,
                 LogOp::NodeStored { level, fingerprint, container, len_bytes } => {
                     let location = Location::new(*container, *len_bytes);
-                    self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
+                    if fresh.is_some() || !is_planted(Canary::ReplayWithoutNodes) {
+                        self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
+                    }
                     if !is_planted(Canary::ChildrenNotCounted) {
                         self.count_children(&mut pending, *level, fingerprint, *container, 1)?;
                     }
                 }
+                LogOp::NodeMoved { .. } if is_planted(Canary::MovedNotNoted) => {}
                 LogOp::NodeMoved { fingerprint, container, len_bytes } => {
                     let location = Location::new(*container, *len_bytes);
                     self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
@@ -100,7 +103,9 @@ impl Applier<'_> {
                         self.count_children(&mut pending, *level, fingerprint, *container, -1)?;
                     }
                     let change = Change::Remove { fingerprint: *fingerprint, container: *container };
-                    self.push(&mut pending, ContainerKind::Recipe, change)?;
+                    if !is_planted(Canary::FreedNodeStays) {
+                        self.push(&mut pending, ContainerKind::Recipe, change)?;
+                    }
                 }
                 LogOp::ChunkLost { fingerprint, container } => {
                     let change = Change::Lose { fingerprint: *fingerprint, container: *container };

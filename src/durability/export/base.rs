@@ -10,9 +10,10 @@ use dedupfs_sync::clock::Instant;
 
 use super::files::{self, Current};
 use super::frames::{Group, GroupWriter};
+use super::log::{self, News};
 use super::mirror::Mirror;
 use super::reached::Reached;
-use super::{Exporter, Live, Work, is_damage, kept, log, now_secs};
+use super::{Exporter, Live, Work, is_damage, kept, now_secs};
 use crate::config::EXPORT_FRAME_BYTES;
 
 impl Exporter {
@@ -140,11 +141,20 @@ impl Exporter {
             row: source.row(),
             time_secs: now_secs(),
         };
-        let appended = log::append(self, &source, &mut work.mirror, &log, 0, changes_after, group)?;
+        let news = News { after_row: changes_after, is_header_new: false };
+        let appended = log::append(self, &source, &mut work.mirror, &log, 0, &news, group)?;
         let inodes = source.inodes();
         drop(source);
         log.sync()?;
-        let mut live = Live { current, log, log_bytes: 0, group: 0, row: current.row, time_secs: group.time_secs };
+        let mut live = Live {
+            current,
+            log,
+            log_bytes: 0,
+            group: 0,
+            row: current.row,
+            time_secs: group.time_secs,
+            has_epoch: true,
+        };
         if let Some(appended) = appended {
             (live.log_bytes, live.group, live.row) = (appended.log_bytes, 1, group.row);
             self.state.lock().written_bytes += appended.written_bytes;

@@ -22,15 +22,23 @@ pub(super) struct Appended {
     pub(super) written_bytes: u64,
 }
 
-/// Appends a group at `log_bytes` with the current records of all keys that commits behind `after_row` changed; durable on return.
-/// `None` if nothing changed.
+/// What a group has to tell.
+pub(super) struct News {
+    /// Keys that commits behind this one changed.
+    pub(super) after_row: u64,
+    /// Whether a group is needed though no key changed, because the header did.
+    pub(super) is_header_new: bool,
+}
+
+/// Appends a group at `log_bytes` with the current records of all changed keys, and the header; durable on return. `None` if nothing
+/// changed.
 pub(super) fn append(
     exporter: &Exporter,
     source: &ExportSource,
     mirror: &mut Mirror,
     log: &Arc<dyn DeviceFile>,
     log_bytes: u64,
-    after_row: u64,
+    news: &News,
     group: Group,
 ) -> Result<Option<Appended>> {
     // Cuts off the remains of a failed attempt.
@@ -38,7 +46,7 @@ pub(super) fn append(
         log.set_len(log_bytes)?;
     }
     let mut writer = GroupWriter::new(log.clone(), exporter.pool, group, log_bytes);
-    let outcome = write(exporter, source, mirror, &mut writer, after_row);
+    let outcome = write(exporter, source, mirror, &mut writer, news);
     let finish = |outcome: Result<Option<u64>>| {
         let Some(copied_bytes) = outcome? else { return Ok(None) };
         source.header(&mut |item| writer.push(item))?;
@@ -63,9 +71,9 @@ fn write(
     source: &ExportSource,
     mirror: &mut Mirror,
     writer: &mut GroupWriter,
-    after_row: u64,
+    news: &News,
 ) -> Result<Option<u64>> {
-    let mut is_any = false;
+    let mut is_any = news.is_header_new;
     let mut recipes: BTreeMap<ContainerId, u32> = BTreeMap::new();
     let mut keys: Vec<ChangedKey> = Vec::new();
     let mut write_keys = |keys: &mut Vec<ChangedKey>| -> Result<()> {
@@ -82,7 +90,7 @@ fn write(
             source.item(&key, &mut |item| writer.push(item))
         })
     };
-    source.changes_after(after_row, &mut |part| {
+    source.changes_after(news.after_row, &mut |part| {
         is_any = true;
         keys.extend(part);
         if keys.len() >= EXPORT_KEYS_AT_ONCE { write_keys(&mut keys) } else { Ok(()) }

@@ -51,6 +51,7 @@ use serde::{Deserialize, Serialize};
 
 use self::files::Current;
 use self::frames::Group;
+use self::log::News;
 use self::mirror::Mirror;
 use self::reached::{Reached, ReachedNote};
 use crate::config::{
@@ -96,6 +97,8 @@ struct Live {
     row: u64,
     /// When it was written.
     time_secs: u64,
+    /// Whether its header has the writer epoch of this opening: all content of earlier epochs that it does not name is garbage.
+    has_epoch: bool,
 }
 
 impl Live {
@@ -353,8 +356,10 @@ impl Exporter {
             row: source.row(),
             time_secs: now_secs(),
         };
-        let appended = log::append(self, &source, &mut work.mirror, &live.log, live.log_bytes, live.row, group)?;
+        let news = News { after_row: live.row, is_header_new: !live.has_epoch };
+        let appended = log::append(self, &source, &mut work.mirror, &live.log, live.log_bytes, &news, group)?;
         if let Some(appended) = appended {
+            live.has_epoch = true;
             (live.log_bytes, live.group, live.row) = (appended.log_bytes, group.number, group.row);
             live.time_secs = group.time_secs;
             let reached = Reached::of(&live.exported(), source.inodes());

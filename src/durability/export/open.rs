@@ -234,5 +234,5 @@ fn usable(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<O
         return Err(StoreError::corrupt(path, expected, scanned.row).into());
     }
     let Scanned { log_bytes, group, row, time_secs, .. } = scanned;
-    Ok(Some(Live { current, log, log_bytes, group, row, time_secs }))
+    Ok(Some(Live { current, log, log_bytes, group, row, time_secs, has_epoch: false }))
 }

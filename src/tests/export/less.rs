@@ -253,6 +253,31 @@ fn regression_reclaimed_containers_that_a_power_loss_brings_back_are_not_missed(
     assert_eq!(report.restored.files, 30);
 }
 
+/// As above, but the daemon was killed behind the reclaim, and the next one changed nothing and closed the pool in order.
+#[test]
+fn regression_garbage_of_a_killed_daemon_is_not_missed_behind_the_next_orderly_close() {
+    let (meta, data, _) = filled();
+    let pool = open(&meta, &data);
+    for number in 100..120 {
+        write(&pool, &format!("later {number}"), &content(number, 30_000));
+    }
+    pool.sync().expect("syncs");
+    let service = pool.service();
+    for number in (100..120).step_by(2) {
+        service.unlink(ROOT_INO, format!("later {number}").as_bytes()).expect("is removed");
+    }
+    drop(service);
+    reclaim(&pool);
+    // Killed: the disks live on, with what was not synced.
+    let (meta, data) = (meta.fork(), data.fork());
+    drop(pool);
+    let pool = open(&meta, &data);
+    pool.close().expect("closes");
+    drop(pool);
+    let (_, report) = try_recover(&data.crash(0)).expect("is recovered without force");
+    assert_eq!(report.restored.files, 30);
+}
+
 /// A known loss made a recovery take everything else that was missing for a loss, too.
 #[test]
 fn regression_a_missing_file_of_containers_is_less_than_expected_whatever_was_lost_before() {

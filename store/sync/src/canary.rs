@@ -97,6 +97,22 @@ canaries! {
     FreedStillKnown,
     /// nothing is reserved for reclaiming
     NothingReserved,
+    /// a node that reclaiming moved is looked for in its old container
+    MovedNotNoted,
+    /// a node that was freed is still known
+    FreedNodeStays,
+    /// a replayed row inserts no nodes
+    ReplayWithoutNodes,
+    /// a clone shares a node without a pin
+    CloneNotPinned,
+    /// a failed write of a container is taken for a success
+    WriteErrorSwallowed,
+    /// a manifest claims a row that its files miss
+    ManifestAhead,
+    /// a stale hint is believed
+    StaleHint,
+    /// the bytes of a frame are not compared with their checksum
+    ChecksumIgnored,
 }
 
 /// Whether the world makes this mistake.

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs::Pool;
+use dedupfs::transfer::{PutOptions, TransferError, TransferReport};
+use dedupfs::{EngineError, NoProgress, Pool};
 use dedupfs_service::Errno;
 use dedupfs_sync::{thread, world};
 use std::time::Duration;
 
+use crate::content::Content;
 use crate::dice::{Dice, content};
 use crate::judge::{File, State, text};
 use crate::operations::Client as Operations;
-use crate::plan::Life;
+use crate::plan::{Life, Plan};
 use crate::seed::World;
+use crate::tree;
 
 /// A client of one life.
 pub struct Client {
@@ -20,13 +23,15 @@ pub struct Client {
     pub world: Arc<World>,
     pub pool: Arc<Pool>,
     pub dice: Dice,
-    /// Whether requests may fail.
-    pub may_fail: bool,
+    pub life: Life,
     /// Files without a name.
     pub open: Vec<(u64, dedupfs_service::Handle)>,
 }
 
 type Outcome = Result<(), Errno>;
+
+/// The kind of request that puts a tree.
+const PUT: u64 = 12;
 
 impl Client {
     fn operations(&self) -> Operations {
@@ -45,19 +50,26 @@ impl Client {
         self.with(file, |file| file.current().clone())
     }
 
-    fn begin(&self, file: usize, bytes: Option<Vec<u8>>) {
-        self.with(file, |file| file.begin(bytes.map(Arc::new)));
+    fn begin(&self, file: usize, content: Option<Content>) {
+        self.with(file, |file| file.begin(content.map(Arc::new)));
     }
 
     /// Lives for this number of requests.
-    pub fn live(mut self, life: &Life) {
+    pub fn live(mut self) {
+        let life = self.life.clone();
         for _ in 0..life.steps {
             if self.dice.one_in(life.pause_one_in) {
                 thread::sleep(Duration::from_micros(self.dice.of_bits(life.pause_bits)));
             }
             let file = self.dice.below(self.world.plan.files) as usize;
-            let kind = self.dice.below(13);
-            let outcome = match kind {
+            let kind = self.dice.below(16);
+            if life.is_damaged
+                && (0..=self.world.plan.files as usize).any(|file| self.with(file, |file| file.is_unsure()))
+            {
+                // Nobody knows what it holds.
+                continue;
+            }
+            let outcome = world::within(life.request_bound(), "a request", || match kind {
                 0 | 1 => self.replace(file),
                 2 | 3 => self.write_anew(file),
                 4 | 5 => self.write_within(file),
@@ -66,14 +78,22 @@ impl Client {
                 8 => self.remove(file),
                 9 => self.sync(file),
                 10 => self.remove_open(file),
+                11 => self.clone_range(file),
+                PUT if self.world.plan.with_trees => self.put_tree(),
+                13 if self.world.plan.with_trees => self.get_tree(),
                 _ => self.read(file),
-            };
+            });
             self.world.tell(|| format!("client {} {kind} on file {file}: {outcome:?}", self.number));
             world::note(kind << 8 | file as u64);
             self.world.tally.requests.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = outcome {
                 self.world.tally.refused.fetch_add(1, Ordering::Relaxed);
-                assert!(self.may_fail, "client {}: request {kind} on file {file} fails: {error:?}", self.number);
+                assert!(life.may_fail(), "client {}: request {kind} on file {file} fails: {error:?}", self.number);
+                if life.keeps_reserve {
+                    let place = if kind == PUT { self.world.plan.files as usize } else { file };
+                    self.make_room(place, error).expect("removing is never refused");
+                    continue;
+                }
                 // The client gives up, as programs do: its writes may be lost, and it was told.
                 self.with(file, File::failed);
                 break;
@@ -82,6 +102,17 @@ impl Client {
         for open in std::mem::take(&mut self.open) {
             self.operations().release(open);
         }
+    }
+
+    /// Behind a request that failed because the disk is full: whatever it left is right, and goes.
+    fn make_room(&mut self, file: usize, error: Errno) -> Outcome {
+        assert_eq!(error, Errno::ENOSPC, "client {}: nothing but room may be wanting", self.number);
+        let operations = self.operations();
+        let seen = look(&operations, &self.world.plan, self.number, file)?;
+        let verdict = self.with(file, |file| file.judge(&seen));
+        verdict.unwrap_or_else(|wrong| panic!("client {}: on a full disk, file {file} {wrong}", self.number));
+        remove_unfinished(&operations, self.number)?;
+        if file as u64 == self.world.plan.files || seen.is_none() { Ok(()) } else { self.remove(file) }
     }
 
     fn some_content(&mut self) -> Vec<u8> {
@@ -108,7 +139,7 @@ impl Client {
         }
         operations.flush(open)?;
         operations.release(open);
-        self.begin(file, Some(bytes));
+        self.begin(file, Some(Content::new(&bytes)));
         operations.rename(&temporary, &name, false)?;
         self.with(file, File::answered);
         self.with(file, |file| file.closed(world::now()));
@@ -123,7 +154,7 @@ impl Client {
     fn write_anew(&mut self, file: usize) -> Outcome {
         let bytes = self.some_content();
         let (name, operations) = (self.name(file), self.operations());
-        self.begin(file, Some(Vec::new()));
+        self.begin(file, Some(Content::default()));
         if self.with(file, |file| file.before().is_some()) {
             operations.truncate(&name, 0)?;
         }
@@ -135,14 +166,14 @@ impl Client {
 
     /// As a database: pages within the file change, and are synced.
     fn write_within(&mut self, file: usize) -> Outcome {
-        let Some(bytes) = self.current(file) else { return Ok(()) };
+        let Some(content) = self.current(file) else { return Ok(()) };
         let operations = self.operations();
         let open = operations.open(&self.name(file), false)?;
         let mut outcome = Ok(());
         for _ in 0..1 + self.dice.below(4) {
-            let offset = self.dice.below(bytes.len() as u64 + 100);
+            let offset = self.dice.below(content.len_bytes() + 100);
             let len = 1 + self.dice.below(5000);
-            let piece = content(&mut self.dice, self.world.plan.pieces, len);
+            let piece = crate::dice::content(&mut self.dice, self.world.plan.pieces, len);
             outcome = outcome.and_then(|()| self.write_pieces(file, open, offset, &piece));
             // As a journal that begins anew.
             if outcome.is_ok() && self.dice.one_in(4) {
@@ -154,11 +185,11 @@ impl Client {
 
     /// As a log.
     fn append(&mut self, file: usize) -> Outcome {
-        let Some(bytes) = self.current(file) else { return Ok(()) };
+        let Some(content) = self.current(file) else { return Ok(()) };
         let operations = self.operations();
         let open = operations.open(&self.name(file), false)?;
         let piece = self.some_content();
-        let outcome = self.write_pieces(file, open, bytes.len() as u64, &piece);
+        let outcome = self.write_pieces(file, open, content.len_bytes(), &piece);
         self.close(file, open, outcome)
     }
 
@@ -170,19 +201,15 @@ impl Client {
         bytes: &[u8],
     ) -> Outcome {
         let operations = self.operations();
-        let piece_bytes = 1 + self.dice.below(30_000) as usize;
+        // Not so many requests that they take the world long.
+        let piece_bytes = 1 + bytes.len() / 64 + self.dice.below(self.world.plan.write_bytes_max) as usize;
         let mut at = offset;
         for piece in bytes.chunks(piece_bytes) {
-            let mut after = self.current(file).map_or_else(Vec::new, |bytes| bytes.to_vec());
-            let (from, to) = (at as usize, at as usize + piece.len());
-            if after.len() < to {
-                after.resize(to, 0);
-            }
-            after[from..to].copy_from_slice(piece);
-            self.begin(file, Some(after));
-            operations.write(open, at, piece)?;
+            let before = self.current(file).unwrap_or_default();
+            self.begin(file, Some(before.written(at, piece)));
+            operations.write_whole(open, at, piece)?;
             self.with(file, File::answered);
-            at = to as u64;
+            at += piece.len() as u64;
         }
         Ok(())
     }
@@ -208,11 +235,9 @@ impl Client {
     }
 
     fn truncate(&mut self, file: usize) -> Outcome {
-        let Some(bytes) = self.current(file) else { return Ok(()) };
-        let len = if self.dice.one_in(3) { 0 } else { self.dice.below(2 * bytes.len() as u64 + 2) };
-        let mut after = bytes.to_vec();
-        after.resize(len as usize, 0);
-        self.begin(file, Some(after));
+        let Some(content) = self.current(file) else { return Ok(()) };
+        let len = if self.dice.one_in(3) { 0 } else { self.dice.below(2 * content.len_bytes() + 2) };
+        self.begin(file, Some(content.resized(len)));
         self.operations().truncate(&self.name(file), len)?;
         self.with(file, File::answered);
         self.with(file, |file| file.closed(world::now()));
@@ -242,33 +267,142 @@ impl Client {
 
     fn sync(&mut self, _: usize) -> Outcome {
         if let Err(error) = self.pool.sync() {
-            assert!(self.may_fail, "client {}: sync fails: {error}", self.number);
+            assert!(self.life.may_break(), "client {}: sync fails: {error}", self.number);
             return Err(Errno::EIO);
         }
-        for file in 0..self.world.plan.files as usize {
+        for file in 0..=self.world.plan.files as usize {
             self.with(file, File::durable);
         }
         Ok(())
     }
 
-    fn read(&mut self, file: usize) -> Outcome {
-        let seen = see(&self.operations(), &self.name(file))?;
-        let expected = self.current(file);
-        assert!(
-            seen == expected,
-            "client {}: file {file} reads as {}, and holds {}",
-            self.number,
-            text(&seen),
-            text(&expected)
-        );
+    /// As `cp --reflink`, of the whole file or a part: the target shares the content of another file.
+    fn clone_range(&mut self, target: usize) -> Outcome {
+        let source = self.dice.below(self.world.plan.files) as usize;
+        let (Some(content), Some(before)) = (self.current(source), self.current(target)) else { return Ok(()) };
+        if source == target {
+            return Ok(());
+        }
+        let is_whole = self.dice.one_in(2);
+        let place = |dice: &mut Dice, of: &Content| if is_whole { 0 } else { dice.below(of.len_bytes() + 1) };
+        let (from, to) = (place(&mut self.dice, &content), place(&mut self.dice, &before));
+        let bytes = content.range(from, if is_whole { u64::MAX } else { 1 + self.dice.below(content.len_bytes() + 1) });
+        let operations = self.operations();
+        let opened = operations.open(&self.name(source), false)?;
+        let open = operations.open(&self.name(target), false);
+        let copied = open.and_then(|open| {
+            self.begin(target, Some(before.written(to, &bytes)));
+            operations.copy_range(opened, from, open, to, bytes.len() as u64).map(|copied| (open, copied))
+        });
+        operations.release(opened);
+        let (open, copied) = copied?;
+        assert_eq!(copied as usize, bytes.len(), "bytes that client {} clones to file {target}", self.number);
+        self.with(target, File::answered);
+        self.close(target, open, Ok(()))
+    }
+
+    /// As `dedupfs put`: the new tree takes the place of the old one, which goes first.
+    fn put_tree(&mut self) -> Outcome {
+        let (tree, client) = (self.world.plan.files as usize, self.number);
+        let [name, old, hidden] = ["p", "r", "h"].map(|of| format!("{of}{client}"));
+        let operations = self.operations();
+        if self.current(tree).is_some() {
+            self.begin(tree, None);
+            operations.rename(&name, &old, false)?;
+            self.with(tree, File::answered);
+            tree::remove(&operations, &old)?;
+        }
+        let from = self.world.scratch.join(format!("from{client}"));
+        drop(std::fs::remove_dir_all(&from));
+        let plan = &self.world.plan;
+        let content = tree::make(&from, &mut self.dice, plan.pieces, plan.file_bytes_max);
+        operations.make_directory(&hidden)?;
+        let into = (operations.find(&hidden)?.ino, name.as_bytes());
+        let report = self.pool.put(&PutOptions::default(), tree::descriptor(&from), into, &NoProgress);
+        self.transferred("put", report)?;
+        self.begin(tree, Some(content));
+        operations.rename(&format!("{hidden}/{name}"), &name, false)?;
+        self.with(tree, File::answered);
+        // Only then it is acknowledged.
+        operations.0.fsync_directory(dedupfs_service::ROOT_INO)?;
+        self.with(tree, File::durable);
+        operations.remove_directory(&hidden)
+    }
+
+    /// As `dedupfs get`.
+    fn get_tree(&mut self) -> Outcome {
+        let Some(content) = self.current(self.world.plan.files as usize) else { return Ok(()) };
+        let tree = self.operations().find(&format!("p{}", self.number))?.ino;
+        let name = format!("to{}", self.number);
+        let to = self.world.scratch.join(&name);
+        drop(std::fs::remove_dir_all(&to));
+        let report = self.pool.get(tree, (tree::descriptor(&self.world.scratch), name.as_bytes()), &NoProgress);
+        self.transferred("get", report)?;
+        let seen = tree::on_disk(&to).expect("a copied tree can be read");
+        assert!(seen == *content, "client {}: get copies another tree than the one that was put", self.number);
         Ok(())
+    }
+
+    fn transferred(&self, what: &str, outcome: Result<TransferReport, TransferError>) -> Outcome {
+        let problem = match outcome {
+            Ok(report) if report.problem_count == 0 => return Ok(()),
+            Err(TransferError::Pool(EngineError::NoSpace)) => return Err(Errno::ENOSPC),
+            Ok(report) => format!("{:?}", report.problems),
+            Err(error) => error.to_string(),
+        };
+        assert!(self.life.may_break(), "client {}: {what} fails: {problem}", self.number);
+        self.world.tell(|| format!("{what} fails: {problem}"));
+        Err(Errno::EIO)
+    }
+
+    /// As a program that reads all of the file, or looks into it.
+    fn read(&mut self, file: usize) -> Outcome {
+        let expected = self.current(file);
+        let name = self.name(file);
+        let Some(content) = expected.as_ref().filter(|content| content.len_bytes() > 0 && self.dice.one_in(2)) else {
+            let seen = see(&self.operations(), &name)?;
+            let told = [&seen, &expected].map(text);
+            assert!(seen == expected, "client {}: {name} reads as {}, and holds {}", self.number, told[0], told[1]);
+            return Ok(());
+        };
+        let operations = self.operations();
+        let open = operations.open(&name, false)?;
+        let outcome = (0..1 + self.dice.below(4)).try_for_each(|_| {
+            let (offset, len_bytes) = (self.dice.below(content.len_bytes()), 1 + self.dice.of_bits(17));
+            let seen = operations.read(open, offset, len_bytes as u32)?;
+            let is_right = seen == content.range(offset, len_bytes);
+            assert!(is_right, "client {}: {name} reads wrongly, {len_bytes} bytes at {offset}", self.number);
+            Ok(())
+        });
+        operations.release(open);
+        outcome
+    }
+}
+
+/// Reads what the client has in this place: a file, or behind the files a tree.
+pub fn look(operations: &Operations, plan: &Plan, client: usize, file: usize) -> Result<State, Errno> {
+    if file as u64 == plan.files {
+        tree::in_pool(operations, &format!("p{client}"))
+    } else {
+        see(operations, &format!("c{client}-{file}"))
+    }
+}
+
+/// Removes what requests of this client left that did not come to their end.
+pub fn remove_unfinished(operations: &Operations, client: usize) -> Outcome {
+    for tree in ["r", "h"] {
+        tree::remove(operations, &format!("{tree}{client}"))?;
+    }
+    match operations.unlink(&format!("t{client}")) {
+        Err(Errno::ENOENT) => Ok(()),
+        removed => removed,
     }
 }
 
 /// Reads the file of this name.
-pub fn see(operations: &Operations, name: &str) -> Result<State, Errno> {
+fn see(operations: &Operations, name: &str) -> Result<State, Errno> {
     match operations.find(name) {
-        Ok(found) => operations.content(found.ino).map(|bytes| Some(Arc::new(bytes))),
+        Ok(found) => operations.content(found.ino).map(|bytes| Some(Arc::new(Content::new(&bytes)))),
         Err(Errno::ENOENT) => Ok(None),
         Err(error) => Err(error),
     }

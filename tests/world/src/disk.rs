@@ -7,9 +7,10 @@ use std::time::Duration;
 use dedupfs_store::Result;
 use dedupfs_store::device::faulty::FaultyDevice;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
-use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_sync::{thread, world};
 
+use crate::dice::Dice;
 use crate::plan::{Fate, Life};
 use crate::seed::World;
 
@@ -54,22 +55,47 @@ impl Disks {
         self.data.is_some().then(|| Self { meta: MemoryDevice::new(), data: self.data.clone() })
     }
 
+    /// Flips a bit of some file on a disk; returns where.
+    pub fn flip(&self, dice: &mut Dice) -> Option<String> {
+        let disk = self.data.as_ref().filter(|_| dice.one_in(2)).unwrap_or(&self.meta);
+        let mut paths = Vec::new();
+        files_below(disk, "", &mut paths);
+        let path = paths.get(dice.below(paths.len() as u64) as usize)?;
+        let file = disk.open(path, OpenMode::Write).expect("is there");
+        let offset = dice.below(file.len().expect("has a length"));
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).ok()?;
+        byte[0] ^= 1 << dice.below(8);
+        // Only this byte: a disk that is too small for its files takes a page that it has.
+        file.write_at(&byte, offset).expect("takes a byte");
+        file.sync().expect("syncs");
+        Some(format!("{path}, byte {offset}"))
+    }
+
     pub fn data_root(&self) -> Vec<u8> {
         if self.data.is_some() { b"/data".to_vec() } else { b".".to_vec() }
     }
 
     /// The disks that the next life finds.
     pub fn after(&self, fate: Fate, seed: u64) -> Self {
+        // Seed 0 keeps nothing.
+        let crash =
+            |disk: &MemoryDevice, number: u64| disk.crash(if seed.is_multiple_of(8) { 0 } else { seed ^ number });
         // Threads of the life that ended hold the old ones.
         let map = |disk: &MemoryDevice, number: u64| match fate {
-            Fate::Closed => disk.clone(),
+            Fate::Closed { power_fails: false } => disk.clone(),
             Fate::Killed { .. } => disk.fork(),
-            // Seed 0 keeps nothing.
-            Fate::PowerLost { operation } => {
-                disk.crash(if seed.is_multiple_of(8) { 0 } else { seed ^ operation ^ number })
-            }
+            Fate::Closed { power_fails: true } => crash(disk, number),
+            Fate::PowerLost { operation } => crash(disk, operation ^ number),
         };
         Self { meta: map(&self.meta, 1 << 40), data: self.data.as_ref().map(|disk| map(disk, 1 << 41)) }
+    }
+}
+
+fn files_below(disk: &MemoryDevice, directory: &str, paths: &mut Vec<String>) {
+    for entry in disk.list(directory).expect("can be listed") {
+        let path = if directory.is_empty() { entry.name } else { format!("{directory}/{}", entry.name) };
+        if entry.is_directory { files_below(disk, &path, paths) } else { paths.push(path) }
     }
 }
 

@@ -47,7 +47,13 @@ mod tests {
     fn a_field_that_a_plan_lacks_has_its_default() {
         let read: Plan =
             serde_json::from_str(r#"{"seed": 7, "clients": 2, "lives": [{"steps": 3}]}"#).expect("is read");
-        let plan = Plan { seed: 7, clients: 2, lives: vec![Life { steps: 3, ..Life::default() }], ..Plan::default() };
+        let plan = Plan {
+            write_bytes_max: 30_000,
+            seed: 7,
+            clients: 2,
+            lives: vec![Life { steps: 3, ..Life::default() }],
+            ..Plan::default()
+        };
         assert_eq!(format!("{read:?}"), format!("{plan:?}"));
     }
 

@@ -6,8 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::content::Content;
+
 /// A state of a file: `None` if there is none of that name.
-pub type State = Option<Arc<Vec<u8>>>;
+pub type State = Option<Arc<Content>>;
 
 /// The states of one file that are possible, oldest first.
 #[derive(Debug)]
@@ -117,9 +119,6 @@ impl File {
 pub fn text(state: &State) -> String {
     match state {
         None => "nothing".to_owned(),
-        Some(bytes) => {
-            let sum = bytes.iter().fold(0_u64, |sum, byte| sum.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte));
-            format!("{} bytes ({:08x})", bytes.len(), sum as u32)
-        }
+        Some(content) => format!("{} bytes ({:08x})", content.len_bytes(), content.sum()),
     }
 }

@@ -7,6 +7,7 @@
 mod attempt;
 mod canaries;
 mod client;
+mod content;
 mod dice;
 mod disk;
 mod fault;
@@ -21,6 +22,7 @@ mod operations;
 mod plan;
 mod seed;
 mod shrink;
+mod tree;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};

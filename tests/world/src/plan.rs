@@ -12,19 +12,28 @@ use crate::fault::PlannedFault;
 use crate::form::{HabitsForm, nanoseconds};
 
 /// The end of a life.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Fate {
-    /// The clients come to their end, and the pool is closed.
-    #[default]
-    Closed,
+    /// The clients come to their end, and the pool is closed; perhaps the power fails then.
+    Closed { power_fails: bool },
     /// The process is killed at this device operation; the disks live on.
     Killed { operation: u64 },
     /// The power fails at this device operation.
     PowerLost { operation: u64 },
 }
 
+impl Default for Fate {
+    fn default() -> Self {
+        Self::Closed { power_fails: false }
+    }
+}
+
 impl Fate {
+    pub fn is_crash(mut self) -> bool {
+        self.operation_mut().is_some()
+    }
+
     /// The device operation of a crash.
     pub fn operation(mut self) -> Option<u64> {
         self.operation_mut().copied()
@@ -32,7 +41,7 @@ impl Fate {
 
     pub fn operation_mut(&mut self) -> Option<&mut u64> {
         match self {
-            Self::Closed => None,
+            Self::Closed { .. } => None,
             Self::Killed { operation } | Self::PowerLost { operation } => Some(operation),
         }
     }
@@ -54,6 +63,7 @@ pub struct Life {
     /// How often each tool runs at most; 0: never.
     pub reclaims: u64,
     pub scrubs: u64,
+    pub looks: u64,
     /// One of this many requests is behind a pause of up to this many bits of microseconds.
     pub pause_one_in: u64,
     pub pause_bits: u64,
@@ -66,6 +76,12 @@ pub struct Life {
     pub faults: Vec<(usize, PlannedFault)>,
     /// Size of each disk; `None`: without limit.
     pub capacity_bytes: Option<u64>,
+    /// Whether the disks always had this size: then the pool's reserve has never been used by anybody else.
+    pub keeps_reserve: bool,
+    /// Bits that flip on the disks behind this life.
+    pub flips: u64,
+    /// Whether bits have flipped before: then anything may fail, but no byte may be wrong.
+    pub is_damaged: bool,
     /// Seconds by which the clock is wrong from the start of this life on.
     pub clock_jump_secs: i64,
     /// The meta root is gone behind this life, if the pool was closed.
@@ -85,29 +101,81 @@ pub struct Plan {
     /// Files of each client.
     pub files: u64,
     pub file_bytes_max: u64,
+    #[serde(default = "write_bytes_max")]
+    pub write_bytes_max: u64,
     /// Contents to choose from, so that whole files are equal; 0: each is made of pieces.
     pub documents: u64,
     /// Whether all clients turn to a new content at the same time, so that they store it side by side.
     pub in_fashion: bool,
     /// Pieces that contents are made of.
     pub pieces: u64,
+    /// Whether clients put trees and get them.
+    pub with_trees: bool,
     pub lives: Vec<Life>,
+}
+
+/// The bytes of a request that writes, at most, where a plan does not say it.
+fn write_bytes_max() -> u64 {
+    30_000
 }
 
 impl Plan {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let lives = 1 + dice.below(4);
-        Self {
+        let mut plan = Self {
             seed,
             two_disks: dice.one_in(2),
             clients: 1 + dice.below(4),
             files: 1 + dice.below(5),
             file_bytes_max: 1 << (10 + dice.below(8)),
+            write_bytes_max: write_bytes_max(),
             documents: if dice.one_in(2) { 1 + dice.below(4) } else { 0 },
             in_fashion: dice.one_in(2),
             pieces: 2 + dice.below(12),
+            with_trees: false,
             lives: (0..lives).map(|_| Life::new(&mut dice)).collect(),
+        };
+        plan.with_trees = dice.one_in(3);
+        match dice.below(16) {
+            0 => plan.with_large_files(&mut dice),
+            1 => plan.on_small_disks(&mut dice),
+            2 => plan.on_bad_disks(&mut dice),
+            _ => plan,
+        }
+    }
+
+    fn on_bad_disks(mut self, dice: &mut Dice) -> Self {
+        let first = dice.below(self.lives.len() as u64) as usize;
+        for (number, life) in self.lives.iter_mut().enumerate().skip(first) {
+            (life.flips, life.is_damaged) = (1 + dice.of_bits(3), number > first);
+        }
+        self
+    }
+
+    /// Disks that are full now and then, but never with the bytes of others: what was reserved must suffice.
+    fn on_small_disks(self, dice: &mut Dice) -> Self {
+        let disk_bytes = (6 << 20) + dice.below(16 << 20);
+        let on_small =
+            |life: Life| Life { faults: Vec::new(), capacity_bytes: Some(disk_bytes), keeps_reserve: true, ..life };
+        Self {
+            documents: 0,
+            pieces: 1 << 20,
+            file_bytes_max: disk_bytes / 4,
+            write_bytes_max: 1 << 20,
+            lives: self.lives.into_iter().map(on_small).collect(),
+            ..self
+        }
+    }
+
+    /// Files whose recipes have several segments; few, because they take the world time.
+    fn with_large_files(self, dice: &mut Dice) -> Self {
+        Self {
+            files: 1 + dice.below(3),
+            file_bytes_max: 1 << (20 + dice.below(4)),
+            write_bytes_max: 1 << 20,
+            lives: self.lives.into_iter().map(|life| Life { steps: life.steps.min(12), ..life }).collect(),
+            ..self
         }
     }
 }
@@ -115,7 +183,7 @@ impl Plan {
 impl Life {
     fn new(dice: &mut Dice) -> Self {
         let fate = match dice.below(4) {
-            0 => Fate::Closed,
+            0 => Fate::Closed { power_fails: dice.one_in(2) },
             1 => Fate::Killed { operation: 1 + dice.of_bits(12) },
             _ => Fate::PowerLost { operation: 1 + dice.of_bits(12) },
         };
@@ -149,12 +217,22 @@ impl Life {
 
     /// Whether requests may fail.
     pub fn may_fail(&self) -> bool {
-        !self.faults.is_empty() || self.capacity_bytes.is_some()
+        !self.faults.is_empty() || self.capacity_bytes.is_some() || self.is_damaged
+    }
+
+    /// Whether anything else may fail: not if requests fail for want of room alone.
+    pub fn may_break(&self) -> bool {
+        self.may_fail() && (!self.keeps_reserve || self.is_damaged)
     }
 
     /// Longest time until a closed file is durable, in this life: the interval, and a round on a disk as slow as this.
     pub fn durable_after(&self) -> Duration {
         2 * self.commit_interval + Duration::from_secs(10) + 2000 * Duration::from_nanos(self.device_ns)
+    }
+
+    /// Longest time of a request of a client, which consists of some dozens of requests to the service.
+    pub fn request_bound(&self) -> Duration {
+        self.durable_after()
     }
 
     /// A life that nothing ends early.
@@ -170,18 +248,22 @@ impl Life {
         // Empty rounds cost the world time, too: not many during one operation of a slow disk.
         let interval_ns = (1 << (18 + dice.below(16))).max(device_ns);
         Self {
-            fate: Fate::Closed,
+            fate: Fate::Closed { power_fails: false },
             habits,
             steps: 1 + dice.below(40),
             device_ns,
             reclaims: if dice.one_in(2) { 1 + dice.of_bits(6) } else { 0 },
             scrubs: if dice.one_in(4) { 1 + dice.of_bits(2) } else { 0 },
+            looks: if dice.one_in(4) { 1 + dice.of_bits(4) } else { 0 },
             pause_one_in: 1 + dice.of_bits(6),
             pause_bits: dice.below(25),
             idle: Duration::ZERO,
             commit_interval: Duration::from_nanos(interval_ns),
             faults: Vec::new(),
             capacity_bytes: None,
+            keeps_reserve: false,
+            flips: 0,
+            is_damaged: false,
             clock_jump_secs: 0,
             loses_meta: false,
         }

@@ -17,7 +17,7 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
 use order::Order;
 pub use state::{
-    Habits, hash, is_atomic, is_planted, kill, note, now, pass, plant, point, random, set_clock_error, threads,
+    Habits, hash, is_atomic, is_planted, kill, note, now, pass, plant, point, random, set_clock_error, threads, within,
 };
 
 /// Stack of a task, in bytes. The engine's threads have 2 MiB; only touched pages take memory.

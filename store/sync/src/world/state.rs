@@ -40,6 +40,8 @@ struct State {
     now: Duration,
     timers: BTreeMap<(Duration, u64), Arc<Waiter>>,
     timer_number: u64,
+    /// Times until which something must have ended, with a name for it.
+    deadlines: BTreeMap<(Duration, u64), &'static str>,
     /// Number of the life.
     life: u64,
     /// Depth of [`super::primitives::atomically`]. No switch happens inside, so all tasks share it.
@@ -253,16 +255,44 @@ pub(super) fn set_timer(after: Duration, waiter: Arc<Waiter>) {
 }
 
 /// Takes the next timer whose waiter still waits, and lets the time pass until then.
+///
+/// # Panics
+/// If something has not ended within its time, and no task could go on until then.
 pub(super) fn next_timer() -> Option<Arc<Waiter>> {
-    with(|state| {
+    let (waiter, missed) = with(|state| {
         while let Some(((due, _), waiter)) = state.timers.pop_first() {
             if !waiter.is_woken() {
                 state.now = state.now.max(due);
-                return Some(waiter);
+                let missed = state.deadlines.first_key_value().filter(|((until, _), _)| *until < state.now);
+                return (Some(waiter), missed.map(|(_, what)| *what));
             }
         }
-        None
-    })
+        (None, None)
+    });
+    if let Some(what) = missed {
+        panic!("{what} does not end in time");
+    }
+    waiter
+}
+
+/// Does what must end within this time. The world fails if it ends later, or not at all.
+///
+/// # Panics
+/// If it ended later.
+pub fn within<T>(limit: Duration, what: &'static str, act: impl FnOnce() -> T) -> T {
+    let key = with(|state| {
+        state.timer_number += 1;
+        let key = (state.now.saturating_add(limit), state.timer_number);
+        state.deadlines.insert(key, what);
+        key
+    });
+    let outcome = act();
+    let late = with(|state| {
+        state.deadlines.remove(&key);
+        state.now.saturating_sub(key.0)
+    });
+    assert!(late.is_zero(), "{what} takes {late:?} more than {limit:?}");
+    outcome
 }
 
 /// Time until the first timer runs out; `None`: no task waits for a time.

@@ -232,3 +232,16 @@ fn a_seed_happens_the_same_way_twice() {
     assert_eq!(happens(1), happens(1));
     assert_ne!(happens(1), happens(2));
 }
+
+#[test]
+fn what_does_not_end_in_time_fails_the_world() {
+    let life = |lasts_secs: u64| {
+        run(1, Habits::default(), move || {
+            within(Duration::from_secs(9), "a nap", || thread::sleep(Duration::from_secs(5)));
+            within(Duration::from_secs(9), "a sleep", || thread::sleep(Duration::from_secs(lasts_secs)));
+        })
+    };
+    assert!(matches!(life(8), End::Ended));
+    let End::Failed(reason) = life(10) else { panic!("nobody noticed") };
+    assert!(reason.contains("a sleep does not end in time"), "{reason}");
+}

@@ -17,6 +17,13 @@ pub fn reductions(plan: &Plan) -> Vec<Reduction> {
     for life in 0..plan.lives.len() {
         steps.add(format!("life {} is removed", life + 1), |plan| drop(plan.lives.remove(life)));
     }
+    steps.add("the disks are without limit".to_owned(), |plan| {
+        plan.lives.iter_mut().for_each(|life| (life.capacity_bytes, life.keeps_reserve) = (None, false));
+    });
+    steps.add("no bits flip".to_owned(), |plan| {
+        plan.lives.iter_mut().for_each(|life| (life.flips, life.is_damaged) = (0, false));
+    });
+    steps.set("trees", false, |plan| &mut plan.with_trees);
     steps.number("clients", 1, |plan| &mut plan.clients);
     steps.number("files", 1, |plan| &mut plan.files);
     for life in 0..plan.lives.len() {
@@ -27,6 +34,7 @@ pub fn reductions(plan: &Plan) -> Vec<Reduction> {
     steps.number("documents", 0, |plan| &mut plan.documents);
     steps.number("pieces of contents", 1, |plan| &mut plan.pieces);
     steps.number("bytes of a file at most", 1, |plan| &mut plan.file_bytes_max);
+    steps.number("bytes of a write at most", 1, |plan| &mut plan.write_bytes_max);
     steps.all
 }
 
@@ -84,15 +92,18 @@ impl Steps<'_> {
         });
         self.set(&name("reclaims"), 0, |plan| &mut plan.lives[life].reclaims);
         self.set(&name("scrubs"), 0, |plan| &mut plan.lives[life].scrubs);
+        self.set(&name("looks"), 0, |plan| &mut plan.lives[life].looks);
         for fault in 0..self.of.lives[life].faults.len() {
             self.add(name(&format!("fault {} is removed", fault + 1)), |plan| {
                 drop(plan.lives[life].faults.remove(fault));
             });
         }
-        self.set(&name("capacity"), None, |plan| &mut plan.lives[life].capacity_bytes);
+        if !self.of.lives[life].keeps_reserve {
+            self.set(&name("capacity"), None, |plan| &mut plan.lives[life].capacity_bytes);
+        }
         self.set(&name("clock jump in seconds"), 0, |plan| &mut plan.lives[life].clock_jump_secs);
         self.set(&name("loses the meta root"), false, |plan| &mut plan.lives[life].loses_meta);
-        self.set(&name("fate"), Fate::Closed, |plan| &mut plan.lives[life].fate);
+        self.set(&name("fate"), Fate::default(), |plan| &mut plan.lives[life].fate);
         if let Fate::PowerLost { operation } = self.of.lives[life].fate {
             self.set(&name("fate"), Fate::Killed { operation }, |plan| &mut plan.lives[life].fate);
         }
@@ -100,8 +111,10 @@ impl Steps<'_> {
         self.number(&name("requests of a client"), 0, |plan| &mut plan.lives[life].steps);
         self.number(&name("reclaims"), 0, |plan| &mut plan.lives[life].reclaims);
         self.number(&name("scrubs"), 0, |plan| &mut plan.lives[life].scrubs);
+        self.number(&name("looks"), 0, |plan| &mut plan.lives[life].looks);
+        self.number(&name("flipped bits"), 0, |plan| &mut plan.lives[life].flips);
         self.number(&name("device operation in ns"), 0, |plan| &mut plan.lives[life].device_ns);
-        if self.of.lives[life].fate.operation().is_some() {
+        if self.of.lives[life].fate.is_crash() {
             self.number(&name("operation of the crash"), 1, |plan| {
                 plan.lives[life].fate.operation_mut().expect("is a crash in every plan of these steps")
             });
@@ -129,7 +142,11 @@ impl Steps<'_> {
 
 /// A life of the same kind that nothing disturbs.
 fn still(life: &Life) -> Life {
-    let mut still = Life { commit_interval: LONG_INTERVAL, ..Life::default() };
+    // Disks that were damaged, or have no room for others, stay so in all later lives.
+    let Life { capacity_bytes, keeps_reserve, flips, is_damaged, .. } = *life;
+    let capacity_bytes = capacity_bytes.filter(|_| keeps_reserve);
+    let mut still = Life { capacity_bytes, keeps_reserve, flips, is_damaged, ..Life::default() };
+    still.commit_interval = LONG_INTERVAL;
     (still.pause_one_in, still.pause_bits) = NO_PAUSE;
     let step_ns = life.habits.step_ns;
     still.habits = dedupfs_sync::world::Habits { switch_one_in: SELDOM, step_ns, processors: 1, ..still.habits };

@@ -6,7 +6,7 @@
 
 use super::reductions::{Reduction, reductions};
 use crate::dice::Dice;
-use crate::plan::{Fate, Life, Plan};
+use crate::plan::{Life, Plan};
 
 /// Other seeds that each smaller plan is tried with.
 const OTHER_SEEDS: u64 = 5;
@@ -119,11 +119,11 @@ pub fn size(plan: &Plan) -> String {
         "lives: {}, crashes: {}, clients: {}, files of each: {}, requests of each: {}, runs of tools: {}, faults: {}, \
          bytes of a file: {}",
         plan.lives.len(),
-        sum(|life| u64::from(life.fate != Fate::Closed)),
+        sum(|life| u64::from(life.fate.is_crash())),
         plan.clients,
         plan.files,
         sum(|life| life.steps),
-        sum(|life| life.reclaims + life.scrubs),
+        sum(|life| life.reclaims + life.scrubs + life.looks),
         sum(|life| life.faults.len() as u64),
         plan.file_bytes_max
     )
@@ -132,6 +132,7 @@ pub fn size(plan: &Plan) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Fate;
 
     /// Shrinks a plan that fails if `is_bad` holds.
     fn shrunk(plan: Plan, tries_max: u64, is_firm: bool, is_bad: impl Fn(&Plan) -> bool) -> (Plan, u64) {
@@ -148,7 +149,7 @@ mod tests {
             let (small, _) = shrunk(plan, u64::MAX, false, is_bad);
             assert_eq!((small.clients, small.files, small.lives.len()), (2, 1, 1));
             let life = &small.lives[0];
-            assert_eq!((life.reclaims, life.scrubs, life.steps, life.fate), (3, 0, 0, Fate::Closed));
+            assert_eq!((life.reclaims, life.scrubs, life.steps, life.fate), (3, 0, 0, Fate::default()));
             assert!(life.faults.is_empty() && life.capacity_bytes.is_none() && life.clock_jump_secs == 0);
         }
     }
