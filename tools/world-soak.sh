@@ -4,7 +4,7 @@
 #   tools/world-soak.sh [SECONDS | --count N] [--seed S]
 #
 # SECONDS: how long, 300 by default. N: this many seeds instead. S: the first seed, 0 by default; the next seeds follow, some 100 each second.
-# Before that, the primitives of worlds are tested, and 200 seeds run twice: all that happens must be equal. A failed seed is printed, and this tells its story:
+# Before that, the primitives of worlds and kept plans are tested, and 200 seeds run twice: all that happens must be equal. A failed seed is printed, and this tells its story:
 #   cargo run --release --manifest-path tests/world/Cargo.toml -- --seed N
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -33,6 +33,8 @@ need_rust
 say "the primitives of worlds"
 cargo test --quiet --locked --package dedupfs-sync --features world
 world() { cargo run --quiet --locked --release --manifest-path tests/world/Cargo.toml -- --jobs "$(nproc)" "$@"; }
+say "the program of worlds, and kept plans"
+cargo test --quiet --locked --release --manifest-path tests/world/Cargo.toml
 say "200 worlds from seed $seed on, twice each"
 world --from "$seed" --count 200 --twice
 say "worlds from seed $seed on: ${amount[*]}"

@@ -42,7 +42,7 @@ impl Disks {
             life.faults
                 .iter()
                 .filter(|(of, _)| *of == number || self.data.is_none())
-                .for_each(|(_, plan)| faulty.add(plan.clone()));
+                .for_each(|(_, fault)| faulty.add(fault.plan()));
             Arc::new(ObservedDevice::new(Arc::new(faulty), troubles.clone()))
         };
         let meta = under(&self.meta, 0);
@@ -110,10 +110,7 @@ struct Troubles {
 
 impl Troubles {
     fn new(life: &Life, world: Arc<World>) -> Self {
-        let last = match life.fate {
-            Fate::Closed { .. } => u64::MAX,
-            Fate::Killed { operation } | Fate::PowerLost { operation } => operation,
-        };
+        let last = life.fate.operation().unwrap_or(u64::MAX);
         Self { operations: AtomicU64::new(0), last, device_ns: life.device_ns, world }
     }
 

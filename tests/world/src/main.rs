@@ -2,21 +2,29 @@
 //!
 //!     cargo run --release --manifest-path tests/world/Cargo.toml -- --seed 7      # one seed, told as a story
 //!     cargo run --release --manifest-path tests/world/Cargo.toml -- --from 0 --count 1000
+//!     cargo run --release --manifest-path tests/world/Cargo.toml -- --shrink 7    # from a seed that fails to a small plan
 
+mod attempt;
 mod canaries;
 mod client;
 mod content;
 mod dice;
 mod disk;
+mod fault;
+mod form;
 mod hashes;
 mod judge;
+mod kept;
+mod name;
 #[path = "../../crash/client.rs"]
 #[expect(dead_code, reason = "shared with the tests of power losses")]
 mod operations;
 mod plan;
 mod seed;
+mod shrink;
 mod tree;
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -26,12 +34,34 @@ use clap::Parser;
 use dedupfs_sync::canary::Canary;
 use dedupfs_sync::world;
 
+use crate::kept::Kept;
+use crate::name::Named;
+use crate::plan::Plan;
+
 /// Runs dedupfs in worlds that seeds decide.
 #[derive(Parser)]
 struct Arguments {
     /// Tell the story of this seed.
-    #[arg(long)]
+    #[arg(long, group = "mode")]
     seed: Option<u64>,
+    /// Tell the story of the plan in this file, which --shrink wrote. Its canary is planted with --canary only.
+    #[arg(long, group = "mode", value_name = "FILE")]
+    plan: Option<PathBuf>,
+    /// Find a small plan that fails as this seed does.
+    #[arg(long, group = "mode", value_name = "SEED")]
+    shrink: Option<u64>,
+    /// Smaller plans that are tried at most.
+    #[arg(long, requires = "shrink", default_value_t = 500)]
+    tries: u64,
+    /// Go on with smaller plans that fail under several seeds, not under a lucky one: such a plan outlives changes of the engine.
+    #[arg(long, requires = "shrink")]
+    firm: bool,
+    /// Keep the small plan as tests/world/kept/NAME.json.
+    #[arg(long, requires = "shrink", value_name = "NAME")]
+    keep: Option<String>,
+    /// Run all kept plans: each must notice its canary, and pass without.
+    #[arg(long, group = "mode", conflicts_with = "canary")]
+    kept: bool,
     /// First of several seeds.
     #[arg(long, default_value_t = 0)]
     from: u64,
@@ -48,10 +78,10 @@ struct Arguments {
     #[arg(long)]
     twice: bool,
     /// Make this mistake in every world.
-    #[arg(long, value_parser = canary)]
+    #[arg(long, value_parser = Canary::by_name)]
     canary: Option<Canary>,
     /// Make each mistake in turn, and print after how many seeds it is found.
-    #[arg(long)]
+    #[arg(long, group = "mode")]
     canaries: bool,
     /// Stop at the first seed that fails, and print how many were tried.
     #[arg(long, hide = true)]
@@ -59,26 +89,28 @@ struct Arguments {
     /// Print the counts as numbers alone, for the process that started this one.
     #[arg(long, hide = true)]
     counts: bool,
+    /// Run the plan of the standard input, for the process that started this one.
+    #[arg(long, hide = true, group = "mode")]
+    attempt: bool,
+    /// Longest time of a world, in seconds.
+    #[arg(long, hide = true, default_value_t = PATIENCE_SECS)]
+    patience: u64,
 }
 
 /// Seeds that one process runs: what a killed life leaks goes with the process.
 const BATCH: u64 = 100;
 /// Begin of the line with the counts of a batch.
 const COUNTS: &str = "counts ";
-/// Longest time of a seed: most take some milliseconds.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Most seeds take some milliseconds.
+const PATIENCE_SECS: u64 = 120;
 
-fn canary(name: &str) -> Result<Canary, String> {
-    let mut all = Canary::ALL.iter().copied();
-    all.find(|canary| format!("{canary:?}") == name).ok_or_else(|| format!("the canaries are {:?}", Canary::ALL))
-}
-
-/// Runs a seed on a thread of its own, so that nothing of earlier seeds is left.
-fn run(seed: u64, with_story: bool, canary: Option<Canary>) -> Result<seed::Outcome, String> {
+/// Runs a plan on a thread of its own, so that nothing of earlier ones is left.
+fn run(plan: Plan, with_story: bool, arguments: &Arguments) -> Result<seed::Outcome, String> {
+    let (canary, seed) = (arguments.canary, plan.seed);
     let run = move || {
         world::plant(canary);
         hashes::decide(seed);
-        seed::run(seed, with_story)
+        seed::run(plan, with_story)
     };
     let (ended, end) = mpsc::channel();
     let run = move || {
@@ -86,12 +118,12 @@ fn run(seed: u64, with_story: bool, canary: Option<Canary>) -> Result<seed::Outc
         let _gone = ended.send(run());
     };
     let thread = std::thread::Builder::new().stack_size(16 << 20).spawn(run).expect("starts a thread");
-    match end.recv_timeout(PATIENCE) {
+    match end.recv_timeout(Duration::from_secs(arguments.patience)) {
         Err(mpsc::RecvTimeoutError::Timeout) => {
             println!("seed {seed}: does not end");
             std::process::exit(3);
         }
-        Err(mpsc::RecvTimeoutError::Disconnected) => Err(format!("seed {seed}: the world itself panicked")),
+        Err(mpsc::RecvTimeoutError::Disconnected) => Err("the world itself panicked".to_owned()),
         Ok(outcome) => {
             // Values of the thread are dropped by then.
             let _ended = thread.join();
@@ -112,15 +144,15 @@ impl Sum {
         self.0.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
     }
 
-    fn run(&mut self, seed: u64, twice: bool, canary: Option<Canary>) {
-        let outcome = run(seed, false, canary);
-        let again = twice.then(|| run(seed, false, canary));
+    fn run(&mut self, seed: u64, arguments: &Arguments) {
+        let outcome = run(Plan::new(seed), false, arguments);
+        let again = arguments.twice.then(|| run(Plan::new(seed), false, arguments));
         let is_other = again.is_some_and(|again| again != outcome);
         if is_other {
             println!("seed {seed}: happens otherwise the second time");
         }
         if let Err(error) = &outcome {
-            println!("{error}");
+            println!("seed {seed}: {error}");
         }
         let fails = u64::from(is_other || outcome.is_err());
         let of = outcome.unwrap_or_default();
@@ -171,31 +203,56 @@ fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
     })
 }
 
+/// Tells the story of a plan.
+fn tell(plan: Plan, arguments: &Arguments) -> Result<(), String> {
+    // The engine's own log is part of the story.
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
+    tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
+    run(plan, true, arguments).map(|outcome| println!("{outcome:?}"))
+}
+
+/// Prints the error, if there is one.
+fn told(outcome: Result<(), String>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.canaries {
         return canaries::table(arguments.from, arguments.count, arguments.jobs);
     }
     if let Some(seed) = arguments.seed {
-        // The engine's own log is part of the story.
-        let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
-        tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
-        return match run(seed, true, arguments.canary) {
-            Ok(outcome) => {
-                println!("{outcome:?}");
-                ExitCode::SUCCESS
-            }
-            Err(error) => {
-                println!("{error}");
-                ExitCode::FAILURE
-            }
+        return told(tell(Plan::new(seed), &arguments));
+    }
+    if let Some(path) = &arguments.plan {
+        return told(Kept::read(path).and_then(|kept| tell(kept.plan, &arguments)));
+    }
+    if let Some(seed) = arguments.shrink {
+        let how = shrink::How {
+            canary: arguments.canary,
+            tries_max: arguments.tries,
+            is_firm: arguments.firm,
+            keep: arguments.keep.as_deref(),
         };
+        return told(shrink::shrink(seed, &how));
+    }
+    if arguments.kept {
+        return told(kept::run_all());
+    }
+    if arguments.attempt {
+        return told(run(attempt::given(), false, &arguments).map(drop));
     }
     if arguments.until_found {
         let seeds = arguments.from..arguments.from + arguments.count;
         let is_found = |seed: &u64| {
             println!("seed");
-            run(*seed, false, arguments.canary).is_err()
+            run(Plan::new(*seed), false, &arguments).is_err()
         };
         let found = seeds.clone().find(is_found);
         println!("tried {}", found.map_or(arguments.count, |seed| seed - arguments.from + 1));
@@ -206,8 +263,7 @@ fn main() -> ExitCode {
     match arguments.seconds {
         Some(seconds) => sum.run_batches(&arguments, |_| begun.elapsed().as_secs() >= seconds),
         None if arguments.counts || arguments.count <= BATCH => {
-            (arguments.from..arguments.from + arguments.count)
-                .for_each(|seed| sum.run(seed, arguments.twice, arguments.canary));
+            (arguments.from..arguments.from + arguments.count).for_each(|seed| sum.run(seed, &arguments));
         }
         None => sum.run_batches(&arguments, |done| done >= arguments.count),
     }

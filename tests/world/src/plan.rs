@@ -2,14 +2,18 @@
 
 use std::time::Duration;
 
-use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
+use dedupfs_store::device::faulty::{Fault, Operation};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_sync::world::Habits;
+use serde::{Deserialize, Serialize};
 
 use crate::dice::Dice;
+use crate::fault::PlannedFault;
+use crate::form::{HabitsForm, nanoseconds};
 
 /// The end of a life.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub enum Fate {
     /// The clients come to their end, and the pool is closed; perhaps the power fails then.
     Closed { power_fails: bool },
@@ -19,13 +23,39 @@ pub enum Fate {
     PowerLost { operation: u64 },
 }
 
+impl Default for Fate {
+    fn default() -> Self {
+        Self::Closed { power_fails: false }
+    }
+}
+
+impl Fate {
+    pub fn is_crash(mut self) -> bool {
+        self.operation_mut().is_some()
+    }
+
+    /// The device operation of a crash.
+    pub fn operation(mut self) -> Option<u64> {
+        self.operation_mut().copied()
+    }
+
+    pub fn operation_mut(&mut self) -> Option<&mut u64> {
+        match self {
+            Self::Closed { .. } => None,
+            Self::Killed { operation } | Self::PowerLost { operation } => Some(operation),
+        }
+    }
+}
+
 const FAULTS: [Fault; 6] =
     [Fault::Io, Fault::NoSpace, Fault::ShortWrite, Fault::ShortWriteNoSpace, Fault::ShortRead, Fault::Io];
 
-/// One life of the daemon.
-#[derive(Clone, Debug)]
+/// One life of the daemon. For kept plans see [`Plan`].
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Life {
     pub fate: Fate,
+    #[serde(with = "HabitsForm")]
     pub habits: Habits,
     pub steps: u64,
     /// Longest time of a device operation, in nanoseconds.
@@ -38,10 +68,12 @@ pub struct Life {
     pub pause_one_in: u64,
     pub pause_bits: u64,
     /// Time for which nothing happens at the end of the life, before its fate.
+    #[serde(rename = "idle_ns", with = "nanoseconds")]
     pub idle: Duration,
+    #[serde(rename = "commit_interval_ns", with = "nanoseconds")]
     pub commit_interval: Duration,
     /// Operations of the disks that fail: the disk, how, and when.
-    pub faults: Vec<(usize, FaultPlan)>,
+    pub faults: Vec<(usize, PlannedFault)>,
     /// Size of each disk; `None`: without limit.
     pub capacity_bytes: Option<u64>,
     /// Whether the disks always had this size: then the pool's reserve has never been used by anybody else.
@@ -57,14 +89,19 @@ pub struct Life {
 }
 
 /// One world.
-#[derive(Clone, Debug)]
+///
+/// Kept plans lack the fields that are added later. Such a field gets its default: it must switch the new trouble off.
+#[derive(Clone, Default, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Plan {
+    /// Decides orders of tasks, the dice of clients, and the part of unsynced writes that a power loss keeps.
     pub seed: u64,
     pub two_disks: bool,
     pub clients: u64,
     /// Files of each client.
     pub files: u64,
     pub file_bytes_max: u64,
+    #[serde(default = "write_bytes_max")]
     pub write_bytes_max: u64,
     /// Contents to choose from, so that whole files are equal; 0: each is made of pieces.
     pub documents: u64,
@@ -77,6 +114,11 @@ pub struct Plan {
     pub lives: Vec<Life>,
 }
 
+/// The bytes of a request that writes, at most, where a plan does not say it.
+fn write_bytes_max() -> u64 {
+    30_000
+}
+
 impl Plan {
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
@@ -87,7 +129,7 @@ impl Plan {
             clients: 1 + dice.below(4),
             files: 1 + dice.below(5),
             file_bytes_max: 1 << (10 + dice.below(8)),
-            write_bytes_max: 30_000,
+            write_bytes_max: write_bytes_max(),
             documents: if dice.one_in(2) { 1 + dice.below(4) } else { 0 },
             in_fashion: dice.one_in(2),
             pieces: 2 + dice.below(12),
@@ -153,9 +195,9 @@ impl Life {
                 let plan = if kind == Fault::Io && dice.one_in(2) {
                     let of = ["containers", "recipes/", "namespace", "export", ""][dice.below(5) as usize];
                     let syncs = [Operation::Sync, Operation::SyncDirectory];
-                    FaultPlan::new(kind, dice.of_bits(4)).on(&syncs).path_contains(of)
+                    PlannedFault::new(kind, dice.of_bits(4)).on(&syncs).path_contains(of)
                 } else {
-                    FaultPlan::new(kind, dice.of_bits(10))
+                    PlannedFault::new(kind, dice.of_bits(10))
                 };
                 // A file that stays cut off is damage, which the engine may hold for a loss.
                 let is_lasting = kind != Fault::ShortRead && dice.one_in(4);

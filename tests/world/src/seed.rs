@@ -1,4 +1,4 @@
-//! One seed: its lives, one after the other.
+//! One world: its lives, one after the other.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -86,7 +86,7 @@ impl World {
     }
 }
 
-/// What became of a seed.
+/// What became of a world.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
     /// The hash of everything that happened.
@@ -99,12 +99,12 @@ pub struct Outcome {
     pub recoveries: u64,
 }
 
-/// Runs the seed.
+/// Runs the world of this plan.
 ///
 /// # Errors
-/// What is wrong, in the words of the judge.
-pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
-    let plan = Plan::new(seed);
+/// The life, and what is wrong in it, in the words of the judge.
+pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
+    let seed = plan.seed;
     let scratch = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
     let world = Arc::new(World::new(plan.clone(), scratch.path().to_owned(), with_story));
     world.tell(|| format!("{plan:#?}"));
@@ -116,7 +116,7 @@ pub fn run(seed: u64, with_story: bool) -> Result<Outcome, String> {
         let (world, of, on) = (world.clone(), life.clone(), disks.clone());
         world::run(seed.wrapping_mul(1_000_003) ^ number, life.habits, move || act(&world, &of, &on, number))
     };
-    let failed = |number: u64, reason: String| Err(format!("seed {seed}, life {number}: {reason}"));
+    let failed = |number: u64, reason: String| Err(format!("life {number}: {reason}"));
 
     if let End::Failed(reason) = live(0, &quiet, &disks, |_, _, disks, _| make(disks)) {
         return failed(0, reason);

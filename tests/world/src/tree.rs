@@ -42,7 +42,8 @@ fn write(top: &Path, files: &Files) -> io::Result<()> {
         fs::write(top.join(path), bytes)?;
     }
     // The real clock would show in the pool.
-    let times = FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30));
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1 << 30);
+    let times = FileTimes::new().set_modified(time).set_accessed(time);
     let directories = ["a/c", "a", "b", ""].into_iter().map(str::to_owned);
     let paths = files.iter().map(|(path, _)| path.clone()).chain(directories);
     paths.into_iter().try_for_each(|path| File::open(top.join(path))?.set_times(times))

@@ -1,0 +1,44 @@
+//! A plan that runs in a process of its own: what killed lives leak goes with it, and a world that hangs or dies is seen
+//! from outside.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use dedupfs_sync::canary::Canary;
+
+use crate::plan::Plan;
+
+/// Longest time of an attempt in seconds: most take some milliseconds.
+const PATIENCE_SECS: u64 = 10;
+
+/// Runs the plan, with this mistake.
+///
+/// # Errors
+/// The failure in words. A process that dies or does not end has failed, too.
+pub fn attempt(plan: &Plan, canary: Option<Canary>) -> Result<(), String> {
+    let program = std::env::current_exe().expect("has a path");
+    let mut command = Command::new(program);
+    command.args(["--attempt", "--patience", &PATIENCE_SECS.to_string()]);
+    if let Some(canary) = canary {
+        command.args(["--canary", &format!("{canary:?}")]);
+    }
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut process = command.spawn().expect("starts a process");
+    let written = serde_json::to_vec(plan).expect("plans can be written");
+    // Dropped behind this line: the process waits for the end.
+    process.stdin.take().expect("is piped").write_all(&written).expect("the process reads");
+    let output = process.wait_with_output().expect("ends");
+    if output.status.success() {
+        return Ok(());
+    }
+    let told = String::from_utf8_lossy(&output.stdout);
+    match told.trim_end() {
+        "" => Err(format!("the process ended with {}", output.status)),
+        told => Err(told.to_owned()),
+    }
+}
+
+/// Reads the plan of the process that started this one.
+pub fn given() -> Plan {
+    serde_json::from_reader(std::io::stdin().lock()).expect("the process that started this one writes a plan")
+}
