@@ -11,10 +11,10 @@ use std::time::Duration;
 
 use crate::content::Content;
 use crate::dice::{Dice, content};
+use crate::history::World;
 use crate::judge::{File, State, text};
 use crate::operations::Client as Operations;
 use crate::plan::{Life, Plan};
-use crate::seed::World;
 use crate::tree;
 
 /// A client of one life.

@@ -11,8 +11,8 @@ use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_sync::{thread, world};
 
 use crate::dice::Dice;
+use crate::history::World;
 use crate::plan::{Fate, Life};
-use crate::seed::World;
 
 /// The disks between two lives.
 #[derive(Clone, Debug)]

@@ -8,18 +8,22 @@ mod attempt;
 mod canaries;
 mod client;
 mod content;
+mod day;
 mod dice;
 mod disk;
 mod fault;
 mod form;
 mod hashes;
+mod history;
 mod judge;
 mod kept;
+mod last_day;
 mod name;
 #[path = "../../crash/client.rs"]
 #[expect(dead_code, reason = "shared with the tests of power losses")]
 mod operations;
 mod plan;
+mod pool;
 mod seed;
 mod shrink;
 mod tree;

@@ -1,0 +1,97 @@
+//! The pool of a world: made, opened, looked at, closed.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use dedupfs::check::CheckOptions;
+use dedupfs::{NoProgress, OpenOptions, Pool, format_on, recover_on};
+use dedupfs_sync::{thread, world};
+
+use crate::client::{look, remove_unfinished};
+use crate::disk::Disks;
+use crate::history::World;
+use crate::operations::Client as Operations;
+use crate::plan::{Life, properties};
+
+pub fn make(disks: &Disks) {
+    let [meta, data] = disks.plain();
+    format_on(&meta, &data, disks.data_root(), &properties(), (0, 0)).expect("formats");
+}
+
+/// Opens the pool; recovers it before if its meta root is lost.
+pub fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<Pool>> {
+    world::set_clock_error(life.clock_jump_secs);
+    let roots = disks.of_life(life, world);
+    let options = OpenOptions {
+        memory_bytes: dedupfs::config::MEMORY_BYTES_MIN,
+        commit_interval: life.commit_interval,
+        ..OpenOptions::default()
+    };
+    if world.is_meta_lost.load(Ordering::Relaxed) {
+        let recover = |forced| recover_on(&roots[0], &roots[1], disks.data_root(), forced, &options, &NoProgress);
+        let recovered = recover(false);
+        match recovered {
+            // Content behind the export is told, and the user decides.
+            Err(error)
+                if world.is_export_old.load(Ordering::Relaxed) && error.to_string().contains("behind commit") =>
+            {
+                recover(true)?;
+                world.tell(|| format!("the recovery is forced: {error}"));
+                world.has_kept.store(true, Ordering::Relaxed);
+            }
+            outcome => drop(outcome?),
+        }
+        world.is_export_old.store(false, Ordering::Relaxed);
+        world.tell(|| "the pool is recovered from the data root".to_owned());
+        world.tally.recoveries.fetch_add(1, Ordering::Relaxed);
+        world.is_meta_lost.store(false, Ordering::Relaxed);
+    }
+    Pool::open_on(&roots[0], &roots[1], Vec::new(), &options, &NoProgress)
+}
+
+/// Looks at all files as they are after whatever happened; returns which cannot be read.
+pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
+    let mut unread = Vec::new();
+    let operations = Operations::new(pool.service());
+    for client in 0..world.plan.clients as usize {
+        for file in 0..=world.plan.files as usize {
+            let seen = match look(&operations, &world.plan, client, file) {
+                Ok(seen) => seen,
+                Err(error) => {
+                    unread.push(format!("file {file} of client {client} cannot be read: {error:?}"));
+                    world.files()[client][file].failed();
+                    continue;
+                }
+            };
+            let verdict = world.files()[client][file].judge(&seen);
+            if let Err(wrong) = verdict {
+                panic!("file {file} of client {client} {wrong}");
+            }
+        }
+        if let Err(error) = remove_unfinished(&operations, client) {
+            unread.push(format!("what client {client} left cannot be removed: {error:?}"));
+        }
+    }
+    unread
+}
+
+pub fn check(pool: &Pool) {
+    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
+    let report = report.unwrap_or_else(|error| panic!("cannot be checked: {error}"));
+    assert!(report.is_clean(), "is not sound: {:#?}", report.findings);
+}
+
+/// Closes the pool. All threads must end soon.
+pub fn close(pool: Arc<Pool>) -> dedupfs::Result<()> {
+    let closed = pool.close();
+    drop(pool);
+    // A worker whose job held the pool last does not wait for the others.
+    for _ in 0..100 {
+        if world::threads() == 0 {
+            return closed;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{} threads are left a second after the pool was closed", world::threads());
+}
