@@ -298,7 +298,13 @@ impl Client {
         let (open, copied) = copied?;
         assert_eq!(copied as usize, bytes.len(), "bytes that client {} clones to file {target}", self.number);
         self.with(target, File::answered);
-        self.close(target, open, Ok(()))
+        // Until the target is closed, nothing but a pin may keep what it shares.
+        let mut outcome = Ok(());
+        if self.dice.one_in(2) {
+            outcome = self.remove(source);
+            thread::sleep(Duration::from_micros(self.dice.of_bits(self.life.pause_bits)));
+        }
+        self.close(target, open, outcome)
     }
 
     /// As `dedupfs put`: the new tree takes the place of the old one, which goes first.
