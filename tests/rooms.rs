@@ -4,6 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use paths::Sources;
+
+#[path = "rooms/paths.rs"]
+mod paths;
 
 /// The rooms of the crate `dedupfs`, each with the floor that it stands on. A room uses rooms of lower floors only.
 const ENGINE: &[(&str, u32)] = &[
@@ -37,21 +43,32 @@ const CONTENT: &[(&str, u32)] = &[
     ("lib", 7),
 ];
 
-/// Crates whose threads, locks, time and random bytes a world decides.
-const DECIDED: &[&str] = &["src", "src/base", "src/content", "src/namespace", "store/src", "index/src"];
-
-/// The system's names of these. Of `std::sync` and `std::time` only parts are meant.
-const SYSTEMS: &[&str] = &["parking_lot", "crossbeam_channel", "std::thread", "SystemTime", "getrandom"];
-const PARTS_OF_STD: &[(&str, &[&str])] =
-    &[("std::sync::", &["Mutex", "RwLock", "Condvar", "Barrier", "mpsc", "OnceLock"]), ("std::time::", &["Instant"])];
-
-/// Files that may use the system's, each with its reason.
-const UNDECIDED: &[(&str, &str)] = &[
-    ("store/src/device/memory.rs", "disks outlive a life that is killed with a lock held"),
-    ("store/src/device/faulty.rs", "as the disk below it"),
-    ("store/src/waiting.rs", "the listener belongs to the process; a test waits for threads of the system"),
-    ("src/base/panics.rs", "names the type of a caught panic"),
+/// Crates whose threads, locks, time and random bytes a world decides, each with its folder of sources.
+const DECIDED: &[(&str, &str)] = &[
+    ("dedupfs", "src"),
+    ("dedupfs-base", "src/base"),
+    ("dedupfs-content", "src/content"),
+    ("dedupfs-namespace", "src/namespace"),
+    ("dedupfs-store", "store/src"),
+    ("dedupfs-index", "index/src"),
 ];
+
+/// Paths of the system (with those below them) that files may name, each with its reason.
+const UNDECIDED: &[(&str, &str, &str)] = &[
+    ("store/src/device/memory.rs", "parking_lot", "disks outlive a life that is killed with a lock held"),
+    ("store/src/device/faulty.rs", "parking_lot", "as the disk below it"),
+    ("store/src/device/lock.rs", "std::process::id", "locks and notes a pool on a real disk, for other processes"),
+    ("store/src/waiting.rs", "std::sync::OnceLock", "the listener belongs to the process"),
+    ("store/src/container/region.rs", "std::thread_local", "scratch: no other task goes on during its use"),
+    ("src/content/fingerprint/blake3_batch.rs", "std::thread_local", "scratch, as that of regions"),
+    ("src/content/containers/streams.rs", "rustix::process::test_kill_process", "asks for a writer of a real mount"),
+    ("src/base/panics.rs", "std::thread::Result", "names the type of a caught panic"),
+    ("src/base/panics.rs", "std::thread_local", "only decides whether the hook of the process prints a panic"),
+    ("src/base/allocator.rs", "libc", "settings of the allocator"),
+];
+
+/// Dependencies that crates may have, for files above.
+const UNDECIDED_CRATES: &[(&str, &str)] = &[("dedupfs-store", "parking_lot")];
 
 /// Returns the sources of a crate, without those of crates in its folder.
 fn sources(directory: &Path) -> Vec<PathBuf> {
@@ -66,10 +83,11 @@ fn sources(directory: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Whether the file has only tests: they may use any room.
+/// Whether the file has only tests: they may use any room. The path begins at the repository, which may lie anywhere.
 fn is_test(path: &Path) -> bool {
-    path.components().any(|part| part.as_os_str() == "tests")
-        || path.file_stem().is_some_and(|name| name.to_string_lossy().ends_with("tests"))
+    let inner = path.strip_prefix(env!("CARGO_MANIFEST_DIR")).expect("lies in the repository");
+    inner.components().any(|part| part.as_os_str() == "tests")
+        || inner.file_stem().is_some_and(|name| paths::is_name_of_tests(&name.to_string_lossy()))
 }
 
 /// Returns the rooms that a source names, without its comments and its tests.
@@ -114,27 +132,50 @@ fn rooms_of_content_use_only_rooms_of_lower_floors() {
 #[test]
 fn threads_locks_and_time_of_the_engine_come_from_one_module() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let is_systems = |line: &str| {
-        let mut parts = PARTS_OF_STD.iter();
-        SYSTEMS.iter().any(|name| line.contains(name))
-            || parts.any(|(module, names)| line.contains(module) && names.iter().any(|name| line.contains(name)))
-    };
-    let mut found = BTreeMap::new();
-    for path in DECIDED.iter().flat_map(|directory| sources(&root.join(directory))).filter(|path| !is_test(path)) {
-        let text = fs::read_to_string(&path).expect("is text");
-        let code = text.lines().take_while(|line| *line != "mod tests {");
-        let lines = code.filter(|line| !line.trim_start().starts_with("//") && is_systems(line));
-        let lines: Vec<String> = lines.map(|line| line.trim().to_owned()).collect();
-        if !lines.is_empty() {
-            found.insert(path.strip_prefix(root).expect("lies in it").display().to_string(), lines);
+    let mut all = Sources::default();
+    for (name, directory) in DECIDED {
+        let directory = root.join(directory);
+        for path in sources(&directory).into_iter().filter(|path| !is_test(path)) {
+            let inner = path.strip_prefix(&directory).expect("lies in it").with_extension("");
+            let parts = inner.iter().map(|part| part.to_str().expect("is text"));
+            let name = name.replace('-', "_");
+            let module: Vec<&str> =
+                [name.as_str()].into_iter().chain(parts.filter(|part| !["lib", "mod"].contains(part))).collect();
+            let file = path.strip_prefix(root).expect("lies in it").display().to_string();
+            all.read(&file, &module, &fs::read_to_string(&path).expect("is text"));
         }
     }
-    for (path, reason) in UNDECIDED {
-        assert!(found.remove(*path).is_some(), "{path} is no exception any more ({reason}): take it out of the list");
+    let mut refused = all.refused();
+    for (file, name, reason) in UNDECIDED {
+        let before = refused.len();
+        refused.retain(|(of, path)| of != file || path != name && !path.starts_with(&format!("{name}::")));
+        assert!(refused.len() < before, "{file} names no {name} any more ({reason}): take it out of the list");
     }
     assert!(
-        found.is_empty(),
+        refused.is_empty(),
         "a world does not decide these: use the module of this kind in dedupfs_sync (store/sync), or add the file to \
-         UNDECIDED with a reason:\n{found:#?}"
+         UNDECIDED with a reason:\n{refused:#?}"
     );
+}
+
+#[test]
+fn crates_of_the_engine_depend_on_no_other_source_of_threads_locks_and_random_bytes() {
+    let told = Command::new(env!("CARGO"))
+        .args(["metadata", "--no-deps", "--format-version=1", "--offline", "--manifest-path"])
+        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
+        .output()
+        .expect("cargo runs");
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("is JSON");
+    let packages = told["packages"].as_array().expect("is a list").iter();
+    let name_of = |value: &serde_json::Value| value["name"].as_str().expect("has a name").to_owned();
+    let decided = packages.filter(|package| DECIDED.iter().any(|(name, _)| package["name"] == *name));
+    let dependencies = decided.flat_map(|package| {
+        // Those of tests and benchmarks have a kind.
+        let all = package["dependencies"].as_array().expect("is a list").iter();
+        let of_engine = all.filter(|dependency| dependency["kind"].is_null());
+        of_engine.map(|dependency| (name_of(package), name_of(dependency)))
+    });
+    let refused: BTreeSet<_> = dependencies.filter(|(_, name)| paths::is_banned_crate(name)).collect();
+    let allowed = UNDECIDED_CRATES.iter().map(|(of, name)| ((*of).to_owned(), (*name).to_owned())).collect();
+    assert_eq!(refused, allowed, "a world does not decide these: use dedupfs_sync, or change UNDECIDED_CRATES");
 }
