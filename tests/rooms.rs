@@ -61,7 +61,6 @@ const UNDECIDED: &[(&str, &str, &str)] = &[
     ("store/src/waiting.rs", "std::sync::OnceLock", "the listener belongs to the process"),
     ("store/src/container/region.rs", "std::thread_local", "scratch: no other task goes on during its use"),
     ("src/content/fingerprint/blake3_batch.rs", "std::thread_local", "scratch, as that of regions"),
-    ("src/content/containers/streams.rs", "rustix::process::test_kill_process", "asks for a writer of a real mount"),
     ("src/base/panics.rs", "std::thread::Result", "names the type of a caught panic"),
     ("src/base/panics.rs", "std::thread_local", "only decides whether the hook of the process prints a panic"),
     ("src/base/allocator.rs", "libc", "settings of the allocator"),

@@ -46,6 +46,7 @@ use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, PoolLock};
 use dedupfs_store::{ContainerId, ContainerRecord, PoolId, StoreError};
+use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
@@ -356,7 +357,8 @@ impl Exporter {
             row: source.row(),
             time_secs: now_secs(),
         };
-        let news = News { after_row: live.row, is_header_new: !live.has_epoch };
+        let news =
+            News { after_row: live.row, is_header_new: !live.has_epoch && !is_planted(Canary::EpochNotExported) };
         let appended = log::append(self, &source, &mut work.mirror, &live.log, live.log_bytes, &news, group)?;
         if let Some(appended) = appended {
             live.has_epoch = true;

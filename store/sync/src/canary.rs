@@ -111,6 +111,8 @@ canaries! {
     ManifestAhead,
     /// a stale hint is believed
     StaleHint,
+    /// an export does not tell that a new writer epoch has begun
+    EpochNotExported,
     /// the bytes of a frame are not compared with their checksum
     ChecksumIgnored,
 }
