@@ -204,6 +204,9 @@ impl Life {
                 faults.push((dice.below(2) as usize, if is_lasting { plan.lasting() } else { plan }));
             }
         }
+        let life = Self::quiet(dice);
+        // A pool that is opened and closed, and nothing else, is written to all the same.
+        let life = if dice.one_in(8) { Self { steps: 0, reclaims: 0, scrubs: 0, ..life } } else { life };
         Self {
             fate,
             faults,
@@ -211,7 +214,7 @@ impl Life {
             clock_jump_secs: if dice.one_in(4) { dice.of_bits(30).cast_signed() - (1 << 29) } else { 0 },
             loses_meta: dice.one_in(3),
             idle: if dice.one_in(3) { Duration::from_millis(dice.of_bits(17)) } else { Duration::ZERO },
-            ..Self::quiet(dice)
+            ..life
         }
     }
 
