@@ -20,14 +20,17 @@ enum Found {
 fn search(canary: Canary, from: u64, count: u64) -> Found {
     let program = std::env::current_exe().expect("has a path");
     let mut command = Command::new(program);
-    command.args(["--canary", &format!("{canary:?}"), "--until-found"]);
+    command.args(["--canary", &format!("{canary:?}"), "--until-found", "--patience", "20"]);
     command.args(["--from", &from.to_string(), "--count", &count.to_string()]);
     let output = command.stderr(Stdio::null()).output().expect("starts a process");
     let text = String::from_utf8_lossy(&output.stdout);
     let tried = text.lines().rev().find_map(|line| line.strip_prefix("tried ")?.parse().ok());
     match tried {
         // A world that kills its process has noticed, too.
-        None => Found::After(text.lines().filter(|line| *line == "seed").count() as u64),
+        None => match text.lines().filter(|line| *line == "seed").count() as u64 {
+            0 => Found::Not,
+            begun => Found::After(begun),
+        },
         Some(tried) if output.status.success() => Found::After(tried),
         Some(_) => Found::Not,
     }
