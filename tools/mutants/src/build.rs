@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::Write as _;
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -43,6 +43,22 @@ impl<'a> Build<'a> {
     pub fn new(copy: &'a Copy, mutants: &'a [Mutant]) -> Self {
         assert!(mutants.len() < 1 << 14, "a share has fewer mutants: choose a smaller one");
         Self { copy, mutants, left: HashMap::new(), constant: HashSet::new(), marks: HashMap::new() }
+    }
+
+    /// Writes the mutants that are left out to a file.
+    pub fn keep(&self, path: &Path) {
+        let line = |(number, left): (&u32, &Left)| format!("{number} {left:?}\n");
+        std::fs::write(path, self.left.iter().map(line).collect::<String>()).expect("keeps what is left out");
+    }
+
+    /// Reads the mutants that are left out from the file of another run.
+    pub fn remember(&mut self, path: &Path) {
+        let text = std::fs::read_to_string(path).expect("an earlier run kept what is left out");
+        for line in text.lines() {
+            let (number, left) = line.split_once(' ').expect("has two words");
+            let left = if left == "Apart" { Left::Apart } else { Left::Unviable };
+            self.left.insert(number.parse().expect("is a number"), left);
+        }
     }
 
     /// Writes the copy with all mutants that are not left out.

@@ -9,7 +9,7 @@ mod places;
 mod tries;
 mod weave;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
@@ -43,6 +43,12 @@ struct Arguments {
     /// Only mutants whose names contain this.
     #[arg(long)]
     only: Option<String>,
+    /// Only mutants that survived the last run.
+    #[arg(long)]
+    again: bool,
+    /// Use the programs of the last run, which had the same mutants.
+    #[arg(long, hide = true)]
+    built: bool,
     /// Begin no mutant after this time.
     #[arg(long)]
     minutes: Option<u64>,
@@ -75,6 +81,13 @@ struct Row {
     survived: usize,
 }
 
+/// Returns the name of the mutant of a line of the log, if it survived.
+fn survivor(line: &str) -> Option<&str> {
+    let fields: Vec<&str> = line.split('\t').collect();
+    let [_, _, "Survived" | "Unreached", _, key] = fields[..] else { return None };
+    Some(key)
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("is there");
@@ -84,6 +97,9 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let accepted = accepted::read(&repository.join("tools/mutants/accepted.txt"));
+
+    let last = fs::read_to_string(work.join("log.tsv")).unwrap_or_default();
+    let survived: HashSet<&str> = last.lines().filter_map(survivor).collect();
 
     let mut rows: Vec<Row> = FOLDERS.iter().map(|_| Row::default()).collect();
     let mut mutants = Vec::<Mutant>::new();
@@ -98,6 +114,7 @@ fn main() -> ExitCode {
             None => all.truncate(SAMPLE),
         }
         all.retain(|mutant| arguments.only.as_ref().is_none_or(|text| mutant.key.contains(text)));
+        all.retain(|mutant| !arguments.again || survived.contains(mutant.key.as_str()));
         if arguments.small {
             all.truncate(SMALL);
         }
@@ -117,18 +134,26 @@ fn main() -> ExitCode {
     let mut programs = Vec::<(Suite, PathBuf)>::new();
     for suite in FOLDERS.iter().enumerate().filter(|(index, _)| chosen(*index)).flat_map(|(_, folder)| folder.suites) {
         if !programs.iter().any(|(built, _)| (built.package, built.target) == (suite.package, suite.target)) {
-            eprintln!("building the tests of {}", suite.package);
-            let program = build.suite(suite);
-            // The next build may write another program to its path.
             let kept = work.join(format!("suite-{}", programs.len()));
-            fs::copy(&program, &kept).expect("keeps the program");
+            if !arguments.built {
+                eprintln!("building the tests of {}", suite.package);
+                // The next build may write another program to its path.
+                fs::copy(build.suite(suite), &kept).expect("keeps the program");
+            }
             programs.push((*suite, kept));
         }
     }
-    let world = (!arguments.without_world).then(|| {
+    let kept = work.join("suite-world");
+    if !arguments.without_world && !arguments.built {
         eprintln!("building the world");
-        build.world()
-    });
+        fs::copy(build.world(), &kept).expect("keeps the program");
+    }
+    let world = (!arguments.without_world).then_some(kept);
+    if arguments.built {
+        build.remember(&work.join("left.tsv"));
+    } else {
+        build.keep(&work.join("left.tsv"));
+    }
     let left = build.left;
 
     // Suites of several folders are measured once.
@@ -159,7 +184,11 @@ fn main() -> ExitCode {
     let tests: Vec<Vec<Test>> = FOLDERS
         .iter()
         .enumerate()
-        .map(|(index, folder)| if chosen(index) { folder.suites.iter().flat_map(&mut tests_of).collect() } else { Vec::new() })
+        .map(
+            |(index, folder)| {
+                if chosen(index) { folder.suites.iter().flat_map(&mut tests_of).collect() } else { Vec::new() }
+            },
+        )
         .collect();
     let world = world.map(|program| {
         eprintln!("measuring {} worlds", tries::WORLDS);
@@ -208,12 +237,14 @@ fn main() -> ExitCode {
                 format!("{fate:?}")
             }
         };
-        let _ = writeln!(log, "{name}\t{}\t{fate}\t{}", mutant.position, mutant.key);
+        let _ = writeln!(log, "{name}\t{}\t{fate}\t{}\t{}", mutant.position, mutant.start.line, mutant.key);
         fs::write(work.join("log.tsv"), &log).expect("writes the log");
     }
     let seconds = begun.elapsed().as_secs_f64();
 
-    println!("| folder | mutants | chosen | run | caught by tests | by the world | timeouts | unviable | apart | accepted | survived |");
+    println!(
+        "| folder | mutants | chosen | run | caught by tests | by the world | timeouts | unviable | apart | accepted | survived |"
+    );
     println!("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|");
     for (folder, row) in FOLDERS.iter().zip(&rows).filter(|(_, row)| row.all > 0) {
         let counts = [row.chosen, row.run, row.tests, row.world, row.timeouts, row.unviable, row.apart, row.accepted];

@@ -11,9 +11,11 @@ use crate::copy::Copy;
 /// Seeds that a mutant lives through at most.
 pub const WORLDS: u32 = 300;
 /// Seconds of the quick tests, which run before the worlds.
-const QUICK: f64 = 6.0;
+const QUICK: f64 = 4.0;
+/// Seconds of the slow tests, which run behind the worlds.
+const SLOW: f64 = 12.0;
 /// A test that takes longer does not try mutants.
-const TEST_MAX: f64 = 40.0;
+const TEST_MAX: f64 = 8.0;
 
 /// One test of a suite, or all worlds.
 #[derive(Clone, Debug)]
@@ -135,6 +137,17 @@ pub fn world(copy: &Copy, program: &Path) -> Test {
     test
 }
 
+/// Returns the number of the first tests that take as many seconds together, or one more.
+fn within(tests: &[&Test], seconds: f64) -> usize {
+    let mut sum = 0.0;
+    let begin = tests.iter().take_while(|test| {
+        let is_begun = sum < seconds;
+        sum += test.seconds;
+        is_begun
+    });
+    begin.count()
+}
+
 /// Tries a mutant.
 pub fn fate(copy: &Copy, mutant: u32, tests: &[&Test], world: Option<&Test>, likely: &HashMap<&str, usize>) -> Fate {
     let mut reaching: Vec<&Test> = tests.iter().copied().filter(|test| test.reaches.contains(&mutant)).collect();
@@ -145,13 +158,8 @@ pub fn fate(copy: &Copy, mutant: u32, tests: &[&Test], world: Option<&Test>, lik
     // Tests that noticed others of the file will notice this one, too.
     let score = |test: &Test| test.seconds / (1.0 + *likely.get(test.name.as_str()).unwrap_or(&0) as f64);
     reaching.sort_by(|a, b| score(a).total_cmp(&score(b)));
-    let mut sum = 0.0;
-    let quick = reaching.iter().take_while(|test| {
-        sum += test.seconds;
-        sum <= QUICK
-    });
-    let quick = quick.count().max(1).min(reaching.len());
-    let (quick, slow) = reaching.split_at(quick);
+    let (quick, slow) = reaching.split_at(within(&reaching, QUICK));
+    let slow = &slow[..within(slow, SLOW)];
     let of = |tests: &[&Test]| {
         tests.iter().find_map(|test| match run(copy, test, mutant, test.longest(), None) {
             End::Passed => None,

@@ -147,7 +147,8 @@ fn place(
         _ => {
             let Some(expression) = places.expression(&mutant.genre, &part) else { return false };
             let changed =
-                [&source[expression.start..part.start], &mutant.replacement, &source[part.end..expression.end]].concat();
+                [&source[expression.start..part.start], &mutant.replacement, &source[part.end..expression.end]]
+                    .concat();
             let alternative = (format!("if {is} {{ {changed} }} else "), Some(number));
             let same = edits.iter_mut().find(|edit| edit.range == expression && edit.after.len() == 2);
             if let Some(same) = same {
