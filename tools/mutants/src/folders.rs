@@ -29,6 +29,9 @@ const fn engine(prefixes: &'static [&'static str]) -> Suite {
     Suite { package: "dedupfs", target: &["--lib"], prefixes }
 }
 
+/// Shared code under many schedules of its threads.
+const SCHEDULES: Suite = Suite { package: "dedupfs", target: &["--test", "schedules"], prefixes: &[""] };
+
 /// All folders, in the order of their turns.
 pub const FOLDERS: [Folder; 6] = [
     Folder { name: "index", files: &["index/src/**"], suites: &[unit("dedupfs-index")] },
@@ -37,17 +40,20 @@ pub const FOLDERS: [Folder; 6] = [
     Folder {
         name: "commit",
         files: &["src/durability/commit/**"],
-        suites: &[engine(&["durability::commit", "tests::reclaim", "tests::space", "tests::memory"])],
+        suites: &[
+            engine(&["durability::commit", "tests::held", "tests::reclaim", "tests::space", "tests::memory"]),
+            SCHEDULES,
+        ],
     },
     Folder {
         name: "reclaim",
         files: &["src/upkeep/reclaim/**"],
-        suites: &[engine(&["upkeep::reclaim", "tests::reclaim", "tests::space"])],
+        suites: &[engine(&["upkeep::reclaim", "tests::reclaim", "tests::space"]), SCHEDULES],
     },
     Folder {
         name: "dedup",
         files: &["src/content/dedup/**"],
-        suites: &[unit("dedupfs-content"), engine(&["tests::reclaim", "tests::memory"])],
+        suites: &[unit("dedupfs-content"), SCHEDULES, engine(&["tests::reclaim", "tests::memory"])],
     },
     Folder {
         name: "export",

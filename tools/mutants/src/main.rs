@@ -172,9 +172,9 @@ fn main() -> ExitCode {
         };
         let mut tests = Vec::new();
         for prefix in prefixes {
-            let name = format!("{} {prefix}", suite.package);
-            let some = measured.entry(name).or_insert_with(|| {
-                eprintln!("measuring the tests of {} {prefix}", suite.package);
+            let name = format!("{} {} {prefix}", suite.package, suite.target.join(" "));
+            let some = measured.entry(name.clone()).or_insert_with(|| {
+                eprintln!("measuring the tests of {name}");
                 tries::tests_of(&copy, program, &copy.root.join(directory), &[prefix])
             });
             tests.extend(some.iter().cloned());
