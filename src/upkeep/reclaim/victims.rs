@@ -306,6 +306,12 @@ mod tests {
         assert_eq!(taken(&[damaged, candidate(2, 1000)], &leaving(50)), [1]);
     }
 
+    /// Counts may be wrong.
+    #[test]
+    fn where_more_is_alive_than_was_stored_nothing_is_garbage() {
+        assert_eq!(taken(&[candidate(1, 1001), candidate(2, u64::MAX)], &ReclaimOptions::below(100)), [0_u64; 0]);
+    }
+
     #[test]
     fn a_window_has_the_first_in_order() {
         let mut window = Window::new(3);

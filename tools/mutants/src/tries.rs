@@ -95,11 +95,11 @@ impl Test {
 }
 
 /// Returns the tests of a suite that pass, measured.
-pub fn tests_of(copy: &Copy, program: &Path, directory: &Path, prefixes: &[&str]) -> Vec<Test> {
+pub fn tests_of(copy: &Copy, program: &Path, directory: &Path, prefix: &str) -> Vec<Test> {
     let output = Command::new(program).args(["--list", "--format", "terse"]).output().expect("tests are listed");
     let text = String::from_utf8(output.stdout).expect("names are text");
     let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
-    let names = names.filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)));
+    let names = names.filter(|name| name.starts_with(prefix));
     let mut tests = Vec::new();
     for name in names {
         let mut test = Test {
@@ -149,14 +149,14 @@ fn within(tests: &[&Test], seconds: f64) -> usize {
 }
 
 /// Tries a mutant.
-pub fn fate(copy: &Copy, mutant: u32, tests: &[&Test], world: Option<&Test>, likely: &HashMap<&str, usize>) -> Fate {
-    let mut reaching: Vec<&Test> = tests.iter().copied().filter(|test| test.reaches.contains(&mutant)).collect();
+pub fn fate(copy: &Copy, mutant: u32, tests: &[Test], world: Option<&Test>, noticed: &HashMap<String, usize>) -> Fate {
+    let mut reaching: Vec<&Test> = tests.iter().filter(|test| test.reaches.contains(&mutant)).collect();
     let world = world.filter(|world| world.reaches.contains(&mutant));
     if reaching.is_empty() && world.is_none() {
         return Fate::Unreached;
     }
     // Tests that noticed others of the file will notice this one, too.
-    let score = |test: &Test| test.seconds / (1.0 + *likely.get(test.name.as_str()).unwrap_or(&0) as f64);
+    let score = |test: &Test| test.seconds / (1.0 + *noticed.get(&test.name).unwrap_or(&0) as f64);
     reaching.sort_by(|a, b| score(a).total_cmp(&score(b)));
     let (quick, slow) = reaching.split_at(within(&reaching, QUICK));
     let slow = &slow[..within(slow, SLOW)];
