@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use dedupfs::Pool;
+use dedupfs::export::CopyDepth;
 use dedupfs_service::{FileService, ROOT_INO};
-use dedupfs_store::device::MemoryDevice;
-use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
+use dedupfs_store::device::{Device, MemoryDevice};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    exported_on_failing, findings, force_recover, open, picture, reclaim, recover, try_recover,
+    exported_on_failing, findings, force_recover, formatted, open, picture, reclaim, recover, shared, try_open,
+    try_recover,
 };
 
 /// Changes names, recipes and containers, exports, and reclaims.
@@ -49,6 +51,25 @@ fn regression_one_wrong_answer_about_a_file_of_the_export_does_not_end_the_pool(
             assert!(position >= 3, "{position} files were opened");
             break;
         }
+    }
+}
+
+/// A new pool has no export yet, which is as it should be. That it cannot have one is told.
+#[test]
+fn a_first_export_is_missed_when_it_has_failed_and_not_before() {
+    for fault in [Fault::Io, Fault::NoSpace] {
+        let (meta, data) = formatted();
+        let faulty = FaultyDevice::over_memory(&data);
+        let device: Arc<dyn Device> = Arc::new(faulty.clone());
+        faulty
+            .add(FaultPlan::new(fault, 0).on(&[Operation::Sync, Operation::Write]).path_contains("export/").lasting());
+        let pool = try_open(&shared(&meta), &device).expect("opens");
+        let verify = || pool.core().exporter.verify(CopyDepth::Content, &mut |_| true).expect("verifies");
+        assert_eq!(verify().findings, Vec::<String>::new(), "{fault:?}");
+        write(&pool, "0", &content(1, 100_000));
+        change(&pool, 0);
+        let _fails = pool.core().exporter.rebase();
+        assert!(verify().findings.iter().any(|finding| finding.contains("there is no export")), "{fault:?}");
     }
 }
 

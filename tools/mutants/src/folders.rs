@@ -30,7 +30,11 @@ const fn engine(prefixes: &'static [&'static str]) -> Suite {
 }
 
 /// Shared code under many schedules of its threads.
-const SCHEDULES: Suite = Suite { package: "dedupfs", target: &["--test", "schedules"], prefixes: &[""] };
+const SCHEDULES: Suite = whole(&["--test", "schedules"]);
+
+const fn whole(target: &'static [&'static str]) -> Suite {
+    Suite { package: "dedupfs", target, prefixes: &[""] }
+}
 
 /// All folders, in the order of their turns.
 pub const FOLDERS: [Folder; 6] = [
@@ -41,7 +45,14 @@ pub const FOLDERS: [Folder; 6] = [
         name: "commit",
         files: &["src/durability/commit/**"],
         suites: &[
-            engine(&["durability::commit", "tests::held", "tests::reclaim", "tests::space", "tests::memory"]),
+            engine(&[
+                "durability::commit",
+                "tests::counting",
+                "tests::held",
+                "tests::reclaim",
+                "tests::space",
+                "tests::memory",
+            ]),
             SCHEDULES,
         ],
     },
@@ -53,7 +64,13 @@ pub const FOLDERS: [Folder; 6] = [
     Folder {
         name: "dedup",
         files: &["src/content/dedup/**"],
-        suites: &[unit("dedupfs-content"), SCHEDULES, engine(&["tests::reclaim", "tests::memory"])],
+        suites: &[
+            unit("dedupfs-content"),
+            SCHEDULES,
+            whole(&["--test", "clones"]),
+            whole(&["--test", "compare"]),
+            engine(&["tests::reclaim", "tests::memory"]),
+        ],
     },
     Folder {
         name: "export",
