@@ -173,8 +173,12 @@ fn a_sound_copy_is_not_replaced_by_a_damaged_container() {
     let before = of(&data, &copy);
     flip(&meta, &format!("recipes/{:06}.slots", record.address.file), at, 8);
     let mut check = verify(&pool, CopyDepth::Content);
+    let is_on_both = |check: &ExportCheck| check.findings.iter().any(|finding| finding.contains("on both roots"));
+    assert!(!is_on_both(&check), "{:?}", check.findings);
     pool.core().exporter.renew(&mut check).expect("has nothing to do");
     assert_eq!(of(&data, &copy), before);
+    flip(&data, &copy, at, 4);
+    assert!(is_on_both(&verify(&pool, CopyDepth::Content)));
 }
 
 /// Damages the disk of a data root.

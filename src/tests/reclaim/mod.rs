@@ -51,6 +51,7 @@ fn the_emptiest_go_until_little_enough_garbage_is_left() {
     let planned = pool.reclaim(&options.planned(), &NoProgress).expect("plans");
     let done = pool.reclaim(&options, &NoProgress).expect("reclaims");
     assert!(planned.dry_run && !done.dry_run);
+    assert_eq!((planned.containers_dead, planned.chunks_removed), (done.containers_dead, done.chunks_removed));
     assert_eq!((planned.containers_freed, planned.moved_bytes), (done.containers_freed, done.moved_bytes));
     assert!(done.live_bytes > 0 && done.garbage_left_bytes * 10 <= done.live_bytes, "{done:?}");
     assert!(done.garbage_left_bytes * 10 > done.live_bytes / 2, "more was emptied than was needed: {done:?}");
