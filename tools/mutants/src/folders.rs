@@ -59,7 +59,16 @@ pub const FOLDERS: [Folder; 6] = [
     Folder {
         name: "reclaim",
         files: &["src/upkeep/reclaim/**"],
-        suites: &[engine(&["upkeep::reclaim", "tests::reclaim", "tests::space"]), SCHEDULES],
+        suites: &[
+            engine(&[
+                "upkeep::reclaim",
+                "tests::reclaim",
+                "tests::space",
+                "tests::scrub::quarantine",
+                "tests::scrub::beside",
+            ]),
+            SCHEDULES,
+        ],
     },
     Folder {
         name: "dedup",
@@ -69,7 +78,7 @@ pub const FOLDERS: [Folder; 6] = [
             SCHEDULES,
             whole(&["--test", "clones"]),
             whole(&["--test", "compare"]),
-            engine(&["tests::reclaim", "tests::memory"]),
+            engine(&["tests::reclaim", "tests::memory", "tests::scrub::quarantine", "tests::scrub::beside"]),
         ],
     },
     Folder {

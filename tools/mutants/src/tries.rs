@@ -9,11 +9,11 @@ use std::time::Instant;
 use crate::copy::Copy;
 
 /// Seeds that a mutant lives through at most.
-pub const WORLDS: u32 = 100;
+pub const WORLDS: u32 = 300;
 /// Seconds of the quick tests, which run before the worlds.
 const QUICK: f64 = 4.0;
 /// Seconds of the slow tests, which run behind the worlds.
-const SLOW: f64 = 6.0;
+const SLOW: f64 = 20.0;
 /// A test that takes longer does not try mutants.
 const TEST_MAX: f64 = 8.0;
 
