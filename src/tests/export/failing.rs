@@ -61,9 +61,9 @@ fn a_first_export_is_missed_when_it_has_failed_and_not_before() {
         let (meta, data) = formatted();
         let faulty = FaultyDevice::over_memory(&data);
         let device: Arc<dyn Device> = Arc::new(faulty.clone());
-        faulty
-            .add(FaultPlan::new(fault, 0).on(&[Operation::Sync, Operation::Write]).path_contains("export/").lasting());
         let pool = try_open(&shared(&meta), &device).expect("opens");
+        let plan = FaultPlan::new(fault, 0).on(&[Operation::Sync, Operation::Write]);
+        faulty.add(plan.path_contains("export/").lasting());
         let verify = || pool.core().exporter.verify(CopyDepth::Content, &mut |_| true).expect("verifies");
         assert_eq!(verify().findings, Vec::<String>::new(), "{fault:?}");
         write(&pool, "0", &content(1, 100_000));
