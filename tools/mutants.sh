@@ -7,7 +7,7 @@
 # --share: the K-th of N shares of all mutants instead. --small: 5 of each folder. --minutes: no mutant begins later.
 # --only: those whose names contain TEXT. --again: those that survived the last run. --list: names; nothing is tried.
 #
-# Each mutant meets the quick tests of its crate that reach it, then 100 worlds (tests/world), then the slow tests.
+# Each mutant meets the quick tests of its crate that reach it, then 300 worlds (tests/world), then the slow tests.
 # Ends with a table, and with exit code 1 if a mutant survives that tools/mutants/accepted.txt does not name. The
 # fate of each mutant lies in target/mutants/log.tsv.
 set -euo pipefail
