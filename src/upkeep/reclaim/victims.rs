@@ -309,7 +309,11 @@ mod tests {
     /// Counts may be wrong.
     #[test]
     fn where_more_is_alive_than_was_stored_nothing_is_garbage() {
-        assert_eq!(taken(&[candidate(1, 1001), candidate(2, 2000)], &ReclaimOptions::below(100)), [0_u64; 0]);
+        let candidates = [candidate(1, 1001), candidate(2, 2000)];
+        assert_eq!(taken(&candidates, &ReclaimOptions::below(100)), [0_u64; 0]);
+        let mut classes = Classes::default();
+        candidates.iter().for_each(|candidate| classes.add(candidate));
+        assert_eq!(classes.taken(&classes.choose(&ReclaimOptions::below(100))), Sum::default());
     }
 
     #[test]
