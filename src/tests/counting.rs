@@ -38,3 +38,22 @@ fn containers_are_read_where_a_row_is_replayed_and_only_those_of_chunks() {
     assert_eq!(applied(ContainerKind::Recipe, true), 0);
     assert!(applied(ContainerKind::Data, true) > 10);
 }
+
+#[test]
+fn chunks_of_sealed_tankers_are_not_stored_again() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let properties =
+        PoolProperties { chunk_size_bytes: 4096, tanker_cells: 64, tanker_buckets: 4, ..PoolProperties::default() };
+    format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
+    let open = || Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
+    let pool = open();
+    write(&pool, "one", &content(1, 1 << 20));
+    let stored = pool.core().dedup.stats().chunks_stored;
+    assert!(stored > 100);
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open();
+    write(&pool, "two", &[content(2, 5000), content(1, 1 << 20)].concat());
+    let again = pool.core().dedup.stats().chunks_stored;
+    assert!(again < stored / 10, "{again} of {stored} were stored again");
+}
