@@ -5,13 +5,12 @@ use std::sync::Arc;
 use dedupfs::Pool;
 use dedupfs::export::CopyDepth;
 use dedupfs_service::{FileService, ROOT_INO};
-use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    exported_on_failing, findings, force_recover, formatted, open, picture, reclaim, recover, shared, try_open,
-    try_recover,
+    exported_on_failing, findings, force_recover, open, picture, reclaim, recover, try_recover,
 };
 
 /// Changes names, recipes and containers, exports, and reclaims.
@@ -70,25 +69,6 @@ fn a_base_without_room_leaves_the_export_that_counts() {
     let bases = data.list("export").expect("lists").into_iter().filter(|entry| entry.name.starts_with("base-"));
     assert_eq!(bases.count(), 1);
     assert_recovers(&data, pool);
-}
-
-/// A new pool has no export yet, which is as it should be. That it cannot have one is told.
-#[test]
-fn a_first_export_is_missed_when_it_has_failed_and_not_before() {
-    for fault in [Fault::Io, Fault::NoSpace] {
-        let (meta, data) = formatted();
-        let faulty = FaultyDevice::over_memory(&data);
-        let device: Arc<dyn Device> = Arc::new(faulty.clone());
-        let pool = try_open(&shared(&meta), &device).expect("opens");
-        let plan = FaultPlan::new(fault, 0).on(&[Operation::Sync, Operation::Write]);
-        faulty.add(plan.path_contains("export/").lasting());
-        let verify = || pool.core().exporter.verify(CopyDepth::Content, &mut |_| true).expect("verifies");
-        assert_eq!(verify().findings, Vec::<String>::new(), "{fault:?}");
-        write(&pool, "0", &content(1, 100_000));
-        change(&pool, 0);
-        let _fails = pool.core().exporter.rebase();
-        assert!(verify().findings.iter().any(|finding| finding.contains("there is no export")), "{fault:?}");
-    }
 }
 
 /// The export's own files fail, once or for good: the export is made anew or rests, and everything that the last one

@@ -78,7 +78,13 @@ pub const FOLDERS: [Folder; 6] = [
             SCHEDULES,
             whole(&["--test", "clones"]),
             whole(&["--test", "compare"]),
-            engine(&["tests::reclaim", "tests::memory", "tests::scrub::quarantine", "tests::scrub::beside"]),
+            engine(&[
+                "tests::counting",
+                "tests::reclaim",
+                "tests::memory",
+                "tests::scrub::quarantine",
+                "tests::scrub::beside",
+            ]),
         ],
     },
     Folder {
