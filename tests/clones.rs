@@ -9,6 +9,7 @@ use std::sync::Arc;
 use beside::beside_reclaiming;
 use common::{CALLER, content, read, write};
 use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{Errno, FilePlace, FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
@@ -220,5 +221,26 @@ fn a_clone_is_as_durable_as_a_copy() {
     assert_clean(&pool);
     assert!(read(&pool, "copy").as_deref() == Some(&data));
     assert!(read(&pool, "small copy").as_deref() == Some(&data[..1000]));
+    pool.close().expect("closes");
+}
+
+/// No root names the shared nodes yet: only pins keep them.
+#[test]
+fn what_a_clone_shares_stays_before_the_clone_is_published() {
+    let (_device, pool) = pool();
+    let service = pool.service();
+    let data = content(11, 9 << 20);
+    let source = File::new(&*service, "source".to_owned(), data.clone());
+    service.fsync(source.ino, source.handle).expect("syncs");
+    let mut copy = File::new(&*service, "copy".to_owned(), Vec::new());
+    let copied = service.copy_range(CALLER, source.place(0), copy.place(0), 1 << 40);
+    assert_eq!(copied, Ok(data.len() as u32));
+    copy.expected = data;
+    source.remove(&*service);
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+    copy.check(&*service, "behind its source");
+    service.fsync(copy.ino, copy.handle).expect("syncs");
+    assert_clean(&pool);
+    service.release(copy.ino, copy.handle);
     pool.close().expect("closes");
 }

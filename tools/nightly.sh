@@ -13,6 +13,7 @@
 #   flips        a tenth of all bytes of a pool, another one each night of ten
 #   posix        fsx, pjdfstest and fio
 #   world        the whole engine in worlds that seeds decide, for two hours
+#   mutants      small changes of the code that the tests should notice: another share of them each night
 #   schedules    a million schedules of the code shared by threads
 #   fuzz         every decoder for five minutes
 #   clients      all clients, and ten minutes of stress
@@ -29,7 +30,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
 . tools/prerequisites.sh
 
-all_parts=(kills power syscalls damage memory crash faults flips posix world schedules fuzz clients advisories)
+all_parts=(kills power syscalls damage memory crash faults flips posix world mutants schedules fuzz clients advisories)
 usage() {
     printf '%s: %s; see the head of the script\n' "${0##*/}" "$*" >&2
     exit 2
@@ -69,6 +70,11 @@ run_faults() {
 run_flips() { tools/flip-soak.sh "$seed" "$((day % 10))/$(amount 10 2000)"; }
 run_posix() { tools/posix-soak.sh all --seed "$seed" --operations "$(amount 1000000 1900)"; }
 run_world() { tools/world-soak.sh "$(amount 7200 20)" --seed $((seed * 10000000)); }
+run_mutants() {
+    local arguments=(--share $((seed % 20 + 1))/20)
+    [ ! $small ] || arguments+=(--small)
+    tools/mutants.sh "${arguments[@]}"
+}
 run_schedules() { DEDUPFS_SCHEDULES=$(amount 1000000 2000) cargo test --locked --release --test schedules; }
 run_fuzz() { tools/fuzz.sh "$(amount 300 2)"; }
 run_clients() {

@@ -185,3 +185,23 @@ fn check_filter(set: &SealedSet, position: u32, fingerprints: &[Fingerprint]) ->
 fn patched(patches: &HashMap<Fingerprint, Patch>, fingerprint: &Fingerprint, cell: Cell) -> Option<Cell> {
     patches.get(fingerprint).map_or(Some(cell), |patch| patch.cell)
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use crate::tests::{TINY, empty, insert};
+
+    #[test]
+    fn a_fingerprint_in_two_tankers_is_found_in_each_partition() {
+        let (_disk, index) = empty(TINY);
+        let changes: Vec<_> = (0..200).map(|number| insert(number, 1)).collect();
+        index.apply(1, &changes).unwrap();
+        index.checkpoint(1).unwrap();
+        let set = index.sealed_set();
+        assert!(set.tankers().len() > 2);
+        index.check_disjoint(set.tankers()).unwrap();
+        for tanker in set.tankers() {
+            assert!(index.check_disjoint(&[tanker.clone(), tanker.clone()]).is_err(), "{}", tanker.id);
+        }
+    }
+}

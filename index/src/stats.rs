@@ -126,3 +126,21 @@ impl Index {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use crate::options::WRITTEN_CELL_BYTES;
+    use crate::tests::{TINY, empty, insert};
+
+    #[test]
+    fn each_cell_adds_to_a_checkpoint_what_is_written_of_it() {
+        let (_disk, index) = empty(TINY);
+        let nothing = index.checkpoint_bytes(0);
+        let changes: Vec<_> = (0..10).map(|number| insert(number, 1)).collect();
+        index.apply(1, &changes).unwrap();
+        assert_eq!(index.checkpoint_bytes(0), nothing + 10 * WRITTEN_CELL_BYTES);
+        index.checkpoint(1).unwrap();
+        assert_eq!(index.checkpoint_bytes(0), nothing + 10 * WRITTEN_CELL_BYTES);
+    }
+}

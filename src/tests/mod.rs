@@ -2,6 +2,7 @@
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
+mod counting;
 mod export;
 #[path = "../../tests/common/falsify.rs"]
 mod falsify;

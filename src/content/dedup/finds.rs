@@ -52,3 +52,16 @@ pub(super) fn of(chain: &FilterChain) -> Box<dyn Finds> {
         None => Box::new(Trusting),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_is_where_it_was_found_unless_its_length_is_another() {
+        let location = Location::new(ContainerId(7), 3);
+        let found = |data: &[u8]| Trusting.chunk(&Fingerprint([1; 32]), data, location).expect("reads nothing");
+        assert_eq!(found(b"abc"), Some(ContainerId(7)));
+        assert_eq!(found(b"abcd"), None);
+    }
+}

@@ -136,3 +136,36 @@ impl Committer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dedupfs_store::container::TableEntry;
+    use dedupfs_store::{ContainerId, Fingerprint};
+
+    use super::*;
+
+    #[test]
+    fn a_row_weighs_what_it_holds() {
+        let freed = LogOp::NodeFreed { level: 0, fingerprint: Fingerprint([1; 32]), container: ContainerId(1) };
+        let stored = |container| LogOp::NodeStored {
+            level: 0,
+            fingerprint: Fingerprint([1; 32]),
+            container: ContainerId(container),
+            len_bytes: 1000,
+        };
+        let extended = |kind, chunks: usize| Extended {
+            container: ContainerId(1),
+            kind,
+            from_bytes: 0,
+            to_bytes: 4096,
+            entries: vec![TableEntry { fingerprint: Fingerprint([1; 32]), len_bytes: 1000 }; chunks],
+        };
+        let mut ops = vec![freed; 90];
+        ops.extend((0..10).map(stored));
+        let extended = vec![extended(ContainerKind::Data, 30), extended(ContainerKind::Recipe, 7)];
+        let weight = Row { row: 1, ops, extended }.weight(200);
+        assert_eq!((weight.changes, weight.places), (200 + 30, 30 + 10));
+        let (ops, entries) = (100 * size_of::<LogOp>() as u64, 37 * size_of::<TableEntry>() as u64);
+        assert!((ops + entries..2 * (ops + entries)).contains(&weight.bytes), "{}", weight.bytes);
+    }
+}

@@ -32,6 +32,8 @@
 
 mod apply;
 mod backlog;
+#[cfg(test)]
+mod backlog_tests;
 mod checkpoint;
 mod checkpoint_queue;
 mod counting;

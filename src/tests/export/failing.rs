@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use dedupfs::Pool;
+use dedupfs::export::CopyDepth;
 use dedupfs_service::{FileService, ROOT_INO};
-use dedupfs_store::device::MemoryDevice;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
+use dedupfs_store::device::{Device, MemoryDevice};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
@@ -50,6 +51,24 @@ fn regression_one_wrong_answer_about_a_file_of_the_export_does_not_end_the_pool(
             break;
         }
     }
+}
+
+/// Of a base for which there is no room only its own file is removed.
+#[test]
+fn a_base_without_room_leaves_the_export_that_counts() {
+    let (_meta, data, faulty, pool) = exported_on_failing();
+    let exporter = &pool.core().exporter;
+    (0..2).for_each(|_| exporter.rebase().expect("writes a base"));
+    faulty.add(FaultPlan::new(Fault::NoSpace, 0).path_contains("export/base-").lasting());
+    let before = faulty.injected();
+    exporter.rebase().expect("is tried again");
+    assert!(faulty.injected() > before);
+    faulty.heal();
+    let check = exporter.verify(CopyDepth::Content, &mut |_| true).expect("verifies");
+    assert_eq!(check.findings, Vec::<String>::new());
+    let bases = data.list("export").expect("lists").into_iter().filter(|entry| entry.name.starts_with("base-"));
+    assert_eq!(bases.count(), 1);
+    assert_recovers(&data, pool);
 }
 
 /// The export's own files fail, once or for good: the export is made anew or rests, and everything that the last one

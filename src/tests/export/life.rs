@@ -41,6 +41,25 @@ fn a_lost_meta_root_is_made_anew() {
     }
 }
 
+/// A commit with many names is a group of several frames.
+#[test]
+fn a_commit_of_many_long_names_is_recovered() {
+    let (meta, data) = formatted();
+    let pool = open(&meta, &data);
+    write(&pool, "first", &content(1, 10_000));
+    pool.sync().expect("syncs");
+    pool.core().committer.export().expect("exports");
+    (0..8000).for_each(|number| write(&pool, &format!("{number:0>250}"), b""));
+    pool.sync().expect("syncs");
+    pool.core().committer.export().expect("exports");
+    let before = picture(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&recover(&data).0, &data);
+    assert!(picture(&pool) == before, "something else is recovered");
+    assert_eq!(findings(&pool), Vec::<String>::new());
+}
+
 #[test]
 fn an_old_meta_root_is_refused_after_a_recovery() {
     let (meta, data) = formatted();

@@ -3,6 +3,7 @@
 mod crashes;
 mod damage;
 mod failing;
+mod held;
 mod interplay;
 mod less;
 mod life;

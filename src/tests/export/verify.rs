@@ -139,6 +139,23 @@ fn every_flipped_byte_of_copies_is_found_and_copied_again() {
     assert!(tried >= 60, "{tried}");
 }
 
+#[test]
+fn both_ends_of_each_copy_are_compared_each_time() {
+    let (meta, data) = exported();
+    let pool = open(&meta, &data);
+    let slot_bytes = u64::from(crate::tests::export::site::properties().container_bytes);
+    for record in pool.core().stores.recipes.containers() {
+        let path = format!("export/recipes/{:06}.slots", record.address.file);
+        for offset in [0, record.used_bytes - 1] {
+            let offset = u64::from(record.address.slot) * slot_bytes + u64::from(offset);
+            flip(&data, &path, offset, 1);
+            assert!(!verify(&pool, CopyDepth::Ends).is_sound(), "{path}, byte {offset}");
+            flip(&data, &path, offset, 1);
+            assert!(verify(&pool, CopyDepth::Ends).is_sound(), "{path}, byte {offset}");
+        }
+    }
+}
+
 /// The sound copy is the only good one when the container on the meta root is damaged.
 #[test]
 fn a_sound_copy_is_not_replaced_by_a_damaged_container() {
@@ -156,8 +173,12 @@ fn a_sound_copy_is_not_replaced_by_a_damaged_container() {
     let before = of(&data, &copy);
     flip(&meta, &format!("recipes/{:06}.slots", record.address.file), at, 8);
     let mut check = verify(&pool, CopyDepth::Content);
+    let is_on_both = |check: &ExportCheck| check.findings.iter().any(|finding| finding.contains("on both roots"));
+    assert!(!is_on_both(&check), "{:?}", check.findings);
     pool.core().exporter.renew(&mut check).expect("has nothing to do");
     assert_eq!(of(&data, &copy), before);
+    flip(&data, &copy, at, 4);
+    assert!(is_on_both(&verify(&pool, CopyDepth::Content)));
 }
 
 /// Damages the disk of a data root.

@@ -50,6 +50,8 @@ fn the_emptiest_go_until_little_enough_garbage_is_left() {
     let options = ReclaimOptions { leave_percent: 10, ..ReclaimOptions::below(100) };
     let planned = pool.reclaim(&options.planned(), &NoProgress).expect("plans");
     let done = pool.reclaim(&options, &NoProgress).expect("reclaims");
+    assert!(planned.dry_run && !done.dry_run);
+    assert_eq!((planned.containers_dead, planned.chunks_removed), (done.containers_dead, done.chunks_removed));
     assert_eq!((planned.containers_freed, planned.moved_bytes), (done.containers_freed, done.moved_bytes));
     assert!(done.live_bytes > 0 && done.garbage_left_bytes * 10 <= done.live_bytes, "{done:?}");
     assert!(done.garbage_left_bytes * 10 > done.live_bytes / 2, "more was emptied than was needed: {done:?}");
@@ -130,6 +132,10 @@ fn what_is_moved_lies_in_the_order_of_the_newest_file() {
     let ascending = order.windows(2).filter(|pair| pair[0] < pair[1]).count();
     // Chunks stored with the file itself (at the borders of its pieces) keep their places.
     assert!(ascending * 100 >= order.len() * 85, "{ascending} of {} in order", order.len());
+    // The chunks of a piece follow each other in any case, so the pieces are looked at, too.
+    let pieces: Vec<_> = order.chunks(order.len().div_ceil(20)).map(|piece| piece[piece.len() / 2]).collect();
+    let in_order = pieces.windows(2).filter(|pair| pair[0] < pair[1]).count();
+    assert!(in_order >= 10, "{in_order} of {} pieces in order", pieces.len());
     assert!(all.len() == 20 && common::read(&pool, "newest") == Some(kept));
     assert_sound(&pool);
 }

@@ -185,11 +185,12 @@ mod tests {
         let pace = Pace::new(limited(0, 0), &control, &NoProgress, &clients);
         pace.spend(u64::MAX / 2);
         assert_eq!(pace.between_steps(), None, "without limits it goes on");
+        assert_eq!(pace.io_left_bytes(), u64::MAX);
         let pace = Pace::new(limited(0, 100), &control, &NoProgress, &clients);
         pace.spend(99);
-        assert_eq!(pace.between_steps(), None);
+        assert_eq!((pace.between_steps(), pace.io_left_bytes()), (None, 1));
         pace.spend(1);
-        assert_eq!(pace.between_steps(), Some(Stopped::Io));
+        assert_eq!((pace.between_steps(), pace.io_left_bytes()), (Some(Stopped::Io), 0));
         let pace = Pace::new(limited(1, 0), &control, &NoProgress, &clients);
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(pace.between_steps(), Some(Stopped::Time));

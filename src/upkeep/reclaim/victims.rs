@@ -306,6 +306,16 @@ mod tests {
         assert_eq!(taken(&[damaged, candidate(2, 1000)], &leaving(50)), [1]);
     }
 
+    /// Counts may be wrong.
+    #[test]
+    fn where_more_is_alive_than_was_stored_nothing_is_garbage() {
+        let candidates = [candidate(1, 1001), candidate(2, 2000)];
+        assert_eq!(taken(&candidates, &ReclaimOptions::below(100)), [0_u64; 0]);
+        let mut classes = Classes::default();
+        candidates.iter().for_each(|candidate| classes.add(candidate));
+        assert_eq!(classes.taken(&classes.choose(&ReclaimOptions::below(100))), Sum::default());
+    }
+
     #[test]
     fn a_window_has_the_first_in_order() {
         let mut window = Window::new(3);

@@ -41,6 +41,19 @@ fn allocates_lowest_first_and_makes_files() {
 }
 
 #[test]
+fn a_held_slot_is_given_to_nobody() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    let addresses = allocate_many(&slots, 3);
+    slots.free(addresses[1]).unwrap();
+    assert!(slots.hold(at(1, 1)));
+    assert!(!slots.hold(at(1, 1)) && !slots.hold(at(1, 0)), "it is taken");
+    assert!(!slots.hold(at(7, 0)) && !slots.hold(at(1, PER_FILE)), "it does not exist");
+    assert_eq!(slots.taken_slots(), 3);
+    assert_eq!(slots.allocate().unwrap(), at(1, 3));
+}
+
+#[test]
 fn slots_do_not_touch_each_other() {
     let device = MemoryDevice::new();
     let slots = open(&device);

@@ -1,0 +1,59 @@
+//! Rows of the operations log become counts: each thing once.
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::superblock::PoolProperties;
+use dedupfs_store::{ContainerKind, LogOp};
+
+use crate::durability::commit::Applier;
+use crate::tests::common::{content, write};
+
+/// What a round has made durable is counted from its own list. The containers are read only where a row is replayed,
+/// and never for nodes: a node is known by its own entry alone.
+#[test]
+fn containers_are_read_where_a_row_is_replayed_and_only_those_of_chunks() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
+    let pool = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
+    write(&pool, "file", &content(1, 1 << 20));
+    pool.sync().expect("syncs");
+    pool.stats().expect("settles");
+    let core = pool.core();
+    let applied = |kind: ContainerKind, is_replayed: bool| {
+        let records = core.stores.of(kind).containers();
+        let ops: Vec<LogOp> = records
+            .iter()
+            .map(|record| LogOp::Extend { container: record.id, kind, from_bytes: 0, to_bytes: u32::MAX })
+            .collect();
+        assert!(!ops.is_empty());
+        let nodes = core.dedup.nodes();
+        let applier = Applier { indexes: &core.indexes, nodes, stores: &core.stores, lacks: Cell::new(false) };
+        let row = core.indexes.chunks.position().max(core.indexes.nodes.position()) + 1;
+        applier.apply(row, &ops, (!is_replayed).then_some(&[])).expect("applies").changes
+    };
+    assert_eq!(applied(ContainerKind::Data, false), 0);
+    assert_eq!(applied(ContainerKind::Recipe, true), 0);
+    assert!(applied(ContainerKind::Data, true) > 10);
+}
+
+#[test]
+fn chunks_of_sealed_tankers_are_not_stored_again() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let properties =
+        PoolProperties { chunk_size_bytes: 4096, tanker_cells: 64, tanker_buckets: 4, ..PoolProperties::default() };
+    format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
+    let open = || Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
+    let pool = open();
+    write(&pool, "one", &content(1, 1 << 20));
+    let stored = pool.core().dedup.stats().chunks_stored;
+    assert!(stored > 100);
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open();
+    write(&pool, "two", &[content(2, 5000), content(1, 1 << 20)].concat());
+    let again = pool.core().dedup.stats().chunks_stored;
+    assert!(again < stored / 10, "{again} of {stored} were stored again");
+}

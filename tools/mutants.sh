@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# Tries mutants: small changes of the code that the tests should notice (tools/mutants).
+#
+#   tools/mutants.sh [FOLDER...] [--share K/N] [--small] [--minutes M] [--only TEXT] [--again] [--without-world] [--list]
+#
+# FOLDER: index, store, commit, reclaim, dedup, export; all by default. A fixed sample of 300 mutants of each is tried.
+# --share: the K-th of N shares of all mutants instead. --small: 5 of each folder. --minutes: no mutant begins later.
+# --only: those whose names contain TEXT. --again: those that survived the last run. --list: names; nothing is tried.
+#
+# Each mutant meets the quick tests of its crate that reach it, then 300 worlds (tests/world), then the slow tests.
+# Ends with a table, and with exit code 1 if a mutant survives that tools/mutants/accepted.txt does not name. The
+# fate of each mutant lies in target/mutants/log.tsv.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=tools/prerequisites.sh
+. tools/prerequisites.sh
+
+case ${1-} in -h | --help) sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; exit 0 ;; esac
+
+need_rust
+need git=git
+cargo mutants --version >/dev/null 2>&1 || {
+    say "installing cargo-mutants"
+    cargo install --locked --debug cargo-mutants
+}
+# A mutant may ask for memory without end.
+ulimit -v $((16 << 20))
+exec cargo run --quiet --locked --manifest-path tools/mutants/Cargo.toml -- "$@"

@@ -1,0 +1,159 @@
+//! Tries mutants: small changes of the code that the tests should notice. `tools/mutants.sh` runs it.
+
+mod accepted;
+mod build;
+mod copy;
+mod folders;
+mod list;
+mod measured;
+mod places;
+mod report;
+mod tries;
+mod weave;
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use clap::Parser;
+
+use crate::build::Build;
+use crate::copy::Copy;
+use crate::folders::{FOLDERS, Folder};
+use crate::list::Mutant;
+use crate::measured::{Measured, Programs};
+use crate::report::{Report, Row};
+use crate::tries::{Fate, Test};
+
+/// Mutants of a folder in the sample.
+const SAMPLE: usize = 300;
+/// Mutants of a folder with `--small`.
+const SMALL: usize = 5;
+
+/// Tries whether the tests of dedupfs notice small changes of its code.
+#[derive(Parser)]
+struct Arguments {
+    /// Folders; all of them by default.
+    folders: Vec<String>,
+    /// The K-th of N shares of all mutants, instead of the sample.
+    #[arg(long, value_parser = share)]
+    share: Option<(usize, usize)>,
+    /// A few mutants of each folder.
+    #[arg(long)]
+    small: bool,
+    /// Only mutants whose names contain this.
+    #[arg(long)]
+    only: Option<String>,
+    /// Only mutants that survived the last run.
+    #[arg(long)]
+    again: bool,
+    /// Use the programs of the last run, which had the same mutants.
+    #[arg(long, hide = true)]
+    built: bool,
+    /// Begin no mutant after this time.
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// No worlds.
+    #[arg(long)]
+    without_world: bool,
+    /// Print the mutants, and try none.
+    #[arg(long)]
+    list: bool,
+}
+
+fn share(text: &str) -> Result<(usize, usize), String> {
+    let numbers = text.split_once('/').and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)));
+    let numbers = numbers.filter(|(k, n)| (1..=*n).contains(k));
+    numbers.ok_or_else(|| "a share is K/N, with K from 1 to N".to_owned())
+}
+
+/// Returns the chosen mutants, in turns: so a run that ends early has tried as many of each folder.
+fn choose(arguments: &Arguments, repository: &Path, log: &str, rows: &mut [Row]) -> Vec<Mutant> {
+    let survived: HashSet<&str> = report::survivors(log).collect();
+    let mut mutants = Vec::<Mutant>::new();
+    for (index, folder) in FOLDERS.iter().enumerate() {
+        if !arguments.folders.is_empty() && !arguments.folders.iter().any(|name| name == folder.name) {
+            continue;
+        }
+        let mut all = list::of(index, folder, repository);
+        rows[index].all = all.len();
+        match arguments.share {
+            Some((k, n)) => all.retain(|mutant| mutant.position % n == k - 1),
+            None => all.truncate(SAMPLE),
+        }
+        all.retain(|mutant| arguments.only.as_ref().is_none_or(|text| mutant.key.contains(text)));
+        all.retain(|mutant| !arguments.again || survived.contains(mutant.key.as_str()));
+        if arguments.small {
+            all.truncate(SMALL);
+        }
+        rows[index].chosen = all.len();
+        mutants.extend(all);
+    }
+    mutants.sort_by_key(|mutant| (mutant.position, mutant.folder));
+    mutants
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let repository = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("is there");
+    let work = repository.join("target/mutants");
+    if let Some(unknown) = arguments.folders.iter().find(|name| FOLDERS.iter().all(|folder| folder.name != **name)) {
+        eprintln!("no folder {unknown}: there are {}", FOLDERS.map(|folder| folder.name).join(", "));
+        return ExitCode::from(2);
+    }
+    let log = work.join("log.tsv");
+    let mut report = Report::new(accepted::read(&repository.join("tools/mutants/accepted.txt")), &log);
+    let last = fs::read_to_string(&log).unwrap_or_default();
+    let mutants = choose(&arguments, &repository, &last, &mut report.rows);
+    if arguments.list {
+        mutants.iter().for_each(|mutant| println!("{}", mutant.key));
+        return ExitCode::SUCCESS;
+    }
+
+    let copy = Copy::new(&repository, &work);
+    let mut build = Build::new(&copy, &mutants);
+    let is_chosen = |index: &usize| report.rows[*index].chosen > 0;
+    let folders: Vec<&Folder> = (0..FOLDERS.len()).filter(is_chosen).map(|index| &FOLDERS[index]).collect();
+    let programs = Programs::new(&folders, &mut build, &work, arguments.built);
+    let world = work.join("suite-world");
+    if !arguments.without_world && !arguments.built {
+        eprintln!("building the world");
+        fs::copy(build.world(), &world).expect("keeps the program");
+    }
+    let left = work.join("left.tsv");
+    if arguments.built {
+        build.remember(&left)
+    } else {
+        build.keep(&left)
+    }
+
+    let mut measured = Measured::default();
+    let tests: HashMap<&str, Vec<Test>> =
+        folders.iter().map(|folder| (folder.name, measured.tests(folder, &programs, &copy))).collect();
+    let world = (!arguments.without_world).then(|| {
+        eprintln!("measuring {} worlds", tries::WORLDS);
+        tries::world(&copy, &world)
+    });
+
+    let begun = Instant::now();
+    // How many mutants of a file each test has noticed.
+    let mut noticed = HashMap::<&str, HashMap<String, usize>>::new();
+    for (number, mutant) in (1..).zip(&mutants) {
+        if arguments.minutes.is_some_and(|minutes| begun.elapsed().as_secs() >= minutes * 60) {
+            break;
+        }
+        if let Some(left) = build.left.get(&number) {
+            report.left(mutant, *left);
+            continue;
+        }
+        let noticed = noticed.entry(&mutant.file).or_default();
+        let fate = tries::fate(&copy, number, &tests[FOLDERS[mutant.folder].name], world.as_ref(), noticed);
+        if let Fate::Tests(test) = &fate {
+            *noticed.entry(test.clone()).or_default() += 1;
+        }
+        report.fate(mutant, &fate);
+    }
+    if report.print(begun.elapsed().as_secs_f64()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,197 @@
+//! Runs tests and worlds with a mutant, those first that reach it and are quick.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::copy::Copy;
+
+/// Seeds that a mutant lives through at most.
+pub const WORLDS: u32 = 300;
+/// Seconds of the quick tests, which run before the worlds.
+const QUICK: f64 = 4.0;
+/// Seconds of the slow tests, which run behind the worlds.
+const SLOW: f64 = 20.0;
+/// A test that takes longer does not try mutants.
+const TEST_MAX: f64 = 8.0;
+
+/// One test of a suite, or all worlds.
+#[derive(Clone, Debug)]
+pub struct Test {
+    program: PathBuf,
+    arguments: Vec<String>,
+    directory: PathBuf,
+    seconds: f64,
+    reaches: BTreeSet<u32>,
+    pub name: String,
+}
+
+/// An end of a run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    Passed,
+    Failed,
+    TimedOut,
+}
+
+/// The fate of a mutant.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// A test of the crate fails.
+    Tests(String),
+    /// A world fails.
+    World,
+    /// A test or a world does not end.
+    Timeout(String),
+    /// Nothing notices it.
+    Survived,
+    /// Nothing that was run comes past it.
+    Unreached,
+}
+
+fn run(copy: &Copy, test: &Test, mutant: u32, seconds: f64, seen: Option<&Path>) -> End {
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", &format!("{:.0}", seconds.ceil())]).arg(&test.program).args(&test.arguments);
+    command.current_dir(&test.directory).env("TMPDIR", &copy.scratch).env("DEDUPFS_MUTANT", mutant.to_string());
+    command.env("CARGO_MANIFEST_DIR", &test.directory).env_remove("DEDUPFS_MUTANTS_SEEN").env("RUST_BACKTRACE", "0");
+    seen.iter().for_each(|seen| _ = command.env("DEDUPFS_MUTANTS_SEEN", seen));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let begun = Instant::now();
+    let status = command.status().expect("timeout runs");
+    clear(&copy.scratch);
+    match status.success() {
+        true => End::Passed,
+        false if begun.elapsed().as_secs_f64() >= seconds => End::TimedOut,
+        false => End::Failed,
+    }
+}
+
+/// A killed test leaves its directories.
+fn clear(directory: &Path) {
+    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let _ = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    }
+}
+
+impl Test {
+    /// Runs it without a mutant. Fails if it does not pass then, or takes too long.
+    fn measure(&mut self, copy: &Copy, seconds: f64) -> bool {
+        let seen = copy.target.join("seen");
+        let _absent = fs::remove_file(&seen);
+        let begun = Instant::now();
+        let end = run(copy, self, 0, seconds, Some(&seen));
+        self.seconds = begun.elapsed().as_secs_f64();
+        let numbers = fs::read_to_string(&seen).unwrap_or_default();
+        self.reaches = numbers.lines().filter_map(|line| line.parse().ok()).collect();
+        end == End::Passed
+    }
+
+    fn longest(&self) -> f64 {
+        20.0 + 10.0 * self.seconds
+    }
+}
+
+/// Returns the tests of a suite that pass, measured.
+pub fn tests_of(copy: &Copy, program: &Path, directory: &Path, prefix: &str) -> Vec<Test> {
+    let output = Command::new(program).args(["--list", "--format", "terse"]).output().expect("tests are listed");
+    let text = String::from_utf8(output.stdout).expect("names are text");
+    let names = text.lines().filter_map(|line| line.strip_suffix(": test"));
+    let names = names.filter(|name| name.starts_with(prefix));
+    let mut tests = Vec::new();
+    for name in names {
+        let mut test = Test {
+            program: program.to_owned(),
+            arguments: vec!["--exact".to_owned(), name.to_owned()],
+            directory: directory.to_owned(),
+            seconds: 0.0,
+            reaches: BTreeSet::new(),
+            name: name.to_owned(),
+        };
+        if test.measure(copy, TEST_MAX) {
+            tests.push(test);
+        } else {
+            eprintln!("left out, fails or takes longer than {TEST_MAX} s: {name}");
+        }
+    }
+    tests.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    tests
+}
+
+/// Returns all worlds, measured.
+pub fn world(copy: &Copy, program: &Path) -> Test {
+    let count = WORLDS.to_string();
+    let mut test = Test {
+        program: program.to_owned(),
+        arguments: ["--from", "0", "--count", &count].map(str::to_owned).to_vec(),
+        directory: copy.root.clone(),
+        seconds: 0.0,
+        reaches: BTreeSet::new(),
+        name: "world".to_owned(),
+    };
+    assert!(test.measure(copy, 3600.0), "the worlds fail without a mutant");
+    // Without a mutant no seed is found, which is a failure for the program.
+    test.arguments.push("--until-found".to_owned());
+    test
+}
+
+/// Returns the number of the first tests that take as many seconds together, or one more.
+fn within(tests: &[&Test], seconds: f64) -> usize {
+    let mut sum = 0.0;
+    let begin = tests.iter().take_while(|test| {
+        let is_begun = sum < seconds;
+        sum += test.seconds;
+        is_begun
+    });
+    begin.count()
+}
+
+/// Tries a mutant.
+pub fn fate(copy: &Copy, mutant: u32, tests: &[Test], world: Option<&Test>, noticed: &HashMap<String, usize>) -> Fate {
+    let mut reaching: Vec<&Test> = tests.iter().filter(|test| test.reaches.contains(&mutant)).collect();
+    let world = world.filter(|world| world.reaches.contains(&mutant));
+    if reaching.is_empty() && world.is_none() {
+        return Fate::Unreached;
+    }
+    // Tests that noticed others of the file will notice this one, too.
+    let score = |test: &Test| test.seconds / (1.0 + *noticed.get(&test.name).unwrap_or(&0) as f64);
+    reaching.sort_by(|a, b| score(a).total_cmp(&score(b)));
+    let (quick, slow) = reaching.split_at(within(&reaching, QUICK));
+    let slow = &slow[..within(slow, SLOW)];
+    let of = |tests: &[&Test]| {
+        tests.iter().find_map(|test| match run(copy, test, mutant, test.longest(), None) {
+            End::Passed => None,
+            End::Failed => Some(Fate::Tests(test.name.clone())),
+            End::TimedOut => Some(Fate::Timeout(test.name.clone())),
+        })
+    };
+    let in_world = || {
+        let world = world?;
+        // The program ends well if it has found a seed; so a run that ends otherwise and told of all seeds passes.
+        match run_worlds(copy, world, mutant) {
+            End::Passed => None,
+            End::Failed => Some(Fate::World),
+            End::TimedOut => Some(Fate::Timeout(world.name.clone())),
+        }
+    };
+    of(quick).or_else(in_world).or_else(|| of(slow)).unwrap_or(Fate::Survived)
+}
+
+fn run_worlds(copy: &Copy, world: &Test, mutant: u32) -> End {
+    let seconds = 60.0 + 5.0 * world.seconds;
+    let mut command = Command::new("timeout");
+    command.args(["--signal=KILL", &format!("{:.0}", seconds.ceil())]).arg(&world.program).args(&world.arguments);
+    command.current_dir(&world.directory).env("TMPDIR", &copy.scratch).env("DEDUPFS_MUTANT", mutant.to_string());
+    command.stdin(Stdio::null()).stderr(Stdio::null());
+    let begun = Instant::now();
+    let output = command.output().expect("timeout runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let lived_through = text.lines().any(|line| line == format!("tried {WORLDS}"));
+    match output.status.code() {
+        Some(1) if lived_through => End::Passed,
+        _ if begun.elapsed().as_secs_f64() >= seconds => End::TimedOut,
+        _ => End::Failed,
+    }
+}
