@@ -426,9 +426,12 @@ impl ContainerStore {
     /// The store's figures.
     #[must_use]
     pub fn stats(&self) -> ContainerStats {
+        // One lock after the other: in the literal below, each would be held until its end.
+        let containers = self.shared.directory.read().len() as u64;
+        let filling = self.streams.lock().len() as u64;
         ContainerStats {
-            containers: self.shared.directory.read().len() as u64,
-            filling: self.streams.lock().len() as u64,
+            containers,
+            filling,
             in_flight_bytes: self.in_flight_bytes(),
             region_cache_bytes: self.shared.caches.regions.weight(),
             table_cache_bytes: self.shared.caches.tables.weight(),

@@ -109,7 +109,7 @@ impl Client {
         assert_eq!(error, Errno::ENOSPC, "client {}: nothing but room may be wanting", self.number);
         let operations = self.operations();
         let seen = look(&operations, &self.world.plan, self.number, file)?;
-        let verdict = self.with(file, |file| file.judge(&seen));
+        let verdict = self.with(file, |file| file.look(&seen));
         verdict.unwrap_or_else(|wrong| panic!("client {}: on a full disk, file {file} {wrong}", self.number));
         remove_unfinished(&operations, self.number)?;
         if file as u64 == self.world.plan.files || seen.is_none() { Ok(()) } else { self.remove(file) }

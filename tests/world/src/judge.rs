@@ -98,15 +98,20 @@ impl File {
         self.states.extend(newer);
     }
 
+    /// Judges what is seen behind a request that failed, and takes it as the present state. A crash may still bring an older one back.
+    pub fn look(&mut self, seen: &State) -> Result<(), String> {
+        if !self.states.iter().any(|state| state == seen) {
+            let possible = self.states.iter().map(text).collect::<Vec<_>>().join(", ");
+            return Err(format!("shows {}, and may show {possible}", text(seen)));
+        }
+        self.states.push(seen.clone());
+        self.is_answered = true;
+        Ok(())
+    }
+
     /// Judges what is seen after a crash, and takes it as the present state.
     pub fn judge(&mut self, seen: &State) -> Result<(), String> {
-        if !self.states.iter().any(|state| state == seen) {
-            return Err(format!(
-                "shows {}, and may show {}",
-                text(seen),
-                self.states.iter().map(text).collect::<Vec<_>>().join(", ")
-            ));
-        }
+        self.look(seen)?;
         // What was older stays possible until the pool is closed.
         let mut older = std::mem::take(&mut self.older);
         older.append(&mut self.states);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dedupfs_store::container::SlotFiles;
 use dedupfs_store::device::{Device, MemoryDevice};
@@ -86,7 +87,7 @@ fn writers_readers_and_writing_out_at_once() {
     store.acknowledge(&written.records);
     // A worker may still be about to subtract its bytes.
     let started = std::time::Instant::now();
-    while store.in_flight_bytes() > 0 && started.elapsed() < std::time::Duration::from_secs(10) {
+    while store.in_flight_bytes() > 0 && started.elapsed() < Duration::from_secs(10) {
         std::thread::yield_now();
     }
     assert_eq!(store.in_flight_bytes(), 0, "what is in flight is accounted for exactly");
@@ -153,7 +154,7 @@ fn readers_of_a_container_that_is_removed_and_overwritten_get_data_or_nothing() 
                 .collect();
             let records = commit(&store);
             *current.lock() = appended;
-            std::thread::sleep(std::time::Duration::from_millis(3));
+            std::thread::sleep(Duration::from_millis(3));
             let removed: Vec<_> = records.iter().map(|record| record.id).collect();
             // The readers keep requesting the removed chunks.
             store.remove(&removed).expect("frees");
@@ -202,4 +203,20 @@ fn sealing_while_others_append_loses_nothing() {
         assert!(store.closed_record(container).is_some());
     }
     assert_eq!(store.stats().filling, 0);
+}
+
+/// Statistics held the directory while they waited for the streams; a writer that opens a container takes them the other way round.
+#[test]
+fn regression_statistics_hold_no_lock_while_they_wait_for_another() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let store = open_store(&device, options(), &[]).expect("opens");
+    let streams = store.streams.lock();
+    std::thread::scope(|scope| {
+        scope.spawn(|| store.stats());
+        for _ in 0..200 {
+            assert!(store.shared.directory.try_write_for(Duration::from_secs(10)).is_some(), "a writer waits for ever");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        drop(streams);
+    });
 }
