@@ -24,7 +24,7 @@ pub struct World {
     pub has_kept: AtomicBool,
     /// Whether the data root may have content behind its export.
     pub is_export_old: AtomicBool,
-    /// Whether reclaiming may have been ended while content lay in two containers.
+    /// Whether content may lie in two containers, because space was reclaimed.
     pub is_inexact: AtomicBool,
     /// A directory of the real disk, for trees that are put and got.
     pub scratch: PathBuf,

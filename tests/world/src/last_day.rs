@@ -66,7 +66,7 @@ pub fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
         scrub(&pool, &mut Dice::new(0)).unwrap_or_else(|error| panic!("{error}"));
     }
     check(&pool);
-    // Content that a run copied before it was ended may lie in two containers.
+    // Content that a run copied, or that was stored again beside one, may lie in two containers.
     let is_exact = !world.is_inexact.load(Ordering::Relaxed);
     if is_exact {
         assert_stored_once(&pool.stats().unwrap_or_else(|error| panic!("has no statistics: {error}")));

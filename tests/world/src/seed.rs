@@ -53,7 +53,6 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
         world.was_closed.store(false, Ordering::Relaxed);
         let end = live(number, life, &disks, day);
         world.tell(|| format!("life {number} ends: {end:?}"));
-        let end_is_early = matches!(end, End::Killed);
         let fate = match end {
             End::Failed(reason) => return failed(number, reason),
             // Its end came before its fate.
@@ -70,7 +69,7 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
                 life.fate
             }
         };
-        if life.reclaims > 0 && (end_is_early || life.may_fail()) {
+        if life.reclaims > 0 {
             world.is_inexact.store(true, Ordering::Relaxed);
         }
         world.files().iter_mut().flatten().for_each(File::life_ended);
