@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::primitives::channel::{Either, RecvTimeoutError, TrySendError, bounded, recv_either};
 use super::primitives::{Condvar, Mutex, OnceLock, RwLock, atomically, clock, thread, thread_local};
-use super::{End, Habits, hash, kill, run};
+use super::{End, Habits, hash, kill, run, within};
 
 const SEEDS: u64 = 50;
 
