@@ -103,7 +103,12 @@ impl Sources {
         };
         let data = open_store(ContainerKind::Data)?;
         let recipes = open_store(ContainerKind::Recipe)?;
-        let kept = match kept(&**data_device, &superblock.pool)? {
+        let kept = match kept(&**data_device, &superblock.pool) {
+            // A forced recovery goes on without what cannot be read.
+            Err(EngineError::Store(StoreError::Io { .. })) if admission == Admission::Any => Kept::Unknown,
+            kept => kept?,
+        };
+        let kept = match kept {
             Kept::Nothing => None,
             Kept::Slots(slots) => Some(data.hold(slots)),
             Kept::Unknown => {

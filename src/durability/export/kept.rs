@@ -42,17 +42,18 @@ pub(crate) enum Kept {
 /// Reads the kept slots from the data root.
 ///
 /// # Errors
-/// A newer release wrote the files.
+/// A newer release wrote the files, or the disk does not tell whether slots are kept: another opening may learn it.
 pub(crate) fn kept(device: &dyn Device, pool: &PoolId) -> Result<Kept> {
     let is_noted = match Owner::read(device, pool) {
         Ok(owner) => owner.is_some_and(|owner| owner.keeps),
-        // Unreadable: assume that slots are kept.
-        Err(EngineError::Store(StoreError::Corrupt { .. } | StoreError::Io { .. })) => true,
+        // Assume that slots are kept.
+        Err(EngineError::Store(StoreError::Corrupt { .. })) => true,
         Err(error) => return Err(error),
     };
     let path = format!("{DIRECTORY}/{LIST}");
     let bytes = match device.read_file(&path, LIST_BYTES_MAX as u64) {
-        Err(StoreError::NotFound { .. }) if !is_noted => return Ok(Kept::Nothing),
+        // A list that `owner` does not confirm is of a recovery that did not end, or is given up.
+        Err(StoreError::NotFound { .. } | StoreError::Io { .. }) if !is_noted => return Ok(Kept::Nothing),
         Err(error @ (StoreError::NotFound { .. } | StoreError::Corrupt { .. } | StoreError::Io { .. })) => {
             tracing::warn!(%error, "which slots are kept is not known: all that hold a container are");
             return Ok(Kept::Unknown);
@@ -186,6 +187,7 @@ impl Exporter {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use dedupfs_store::device::MemoryDevice;
+    use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 
     use super::*;
     use dedupfs_namespace::Lineage;
@@ -217,5 +219,15 @@ mod tests {
         assert_eq!(kept(&device, &pool).unwrap(), Kept::Nothing);
         device.replace_file(DIRECTORY, "owner", &[1; 4096]).unwrap();
         assert_eq!(kept(&device, &pool).unwrap(), Kept::Unknown);
+    }
+    /// A read that failed once made everything without a name stay, until the user gave it up.
+    #[test]
+    fn regression_nothing_is_kept_because_the_disk_failed_once() {
+        let (device, pool) = owned(false);
+        for read in 0..2 {
+            let faulty = FaultyDevice::over_memory(&device);
+            faulty.add(FaultPlan::new(Fault::Io, read).on(&[Operation::Read]));
+            assert!(!matches!(kept(&faulty, &pool), Ok(Kept::Unknown | Kept::Slots(_))), "read {read}");
+        }
     }
 }
