@@ -204,8 +204,10 @@ impl Index {
         }
         let mut homes = vec![Home::None; changes.len()];
         let fingerprint = |item: u32| changes[item as usize].fingerprint();
-        self.find_sealed_cells(&set, grouped, fingerprint, |item, cell, found| {
-            homes[item as usize] = Home::Sealed { tanker: found.tanker, index: found.index, cell };
+        self.find_cells(&set, grouped, fingerprint, |item, cell, found| {
+            if let Some(found) = found {
+                homes[item as usize] = Home::Sealed { tanker: found.tanker, index: found.index, cell };
+            }
         })?;
         Ok(homes)
     }

@@ -91,26 +91,29 @@ impl Index {
         })
     }
 
-    /// Looks up the committed cells of the fingerprints that memory does not know, with their counts. `each` is called
-    /// with the number of the fingerprint, the cell, its tanker's id and its position there.
-    pub(crate) fn find_sealed_cells<'f>(
+    /// Looks up the committed cells of fingerprints, with their counts. `each` is called with the number of the
+    /// fingerprint, the cell and its place in a tanker, or `None` if memory holds the cell.
+    pub(crate) fn find_cells<'f>(
         &self,
         set: &SealedSet,
         grouped: &Grouped,
         fingerprint: impl Fn(u32) -> &'f Fingerprint,
-        mut each: impl FnMut(u32, Cell, &Found),
+        mut each: impl FnMut(u32, Cell, Option<&Found>),
     ) -> Result<()> {
         let mut unknown = Vec::new();
         for (shard, items) in grouped.iter() {
             let shard = self.open.read(shard);
-            unknown.extend(items.iter().filter(|&&item| {
-                let fingerprint = fingerprint(item);
-                !fingerprint.is_zero() && shard.held(fingerprint) == Held::Unknown
-            }));
+            for &item in items {
+                match shard.held(fingerprint(item)) {
+                    Held::Cell(cell) => each(item, cell, None),
+                    Held::Unknown if !fingerprint(item).is_zero() => unknown.push(item),
+                    Held::Removed | Held::Unknown => {}
+                }
+            }
         }
         set.find_many(&self.cache, &mut unknown, Means::ALL, &fingerprint, |item, found, tanker| {
             let references = tanker.references(&self.cache, &found)?;
-            each(item, Cell { location: found.location, references }, &found);
+            each(item, Cell { location: found.location, references }, Some(&found));
             Ok(())
         })
     }

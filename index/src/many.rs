@@ -6,10 +6,10 @@ use crate::cell::Cell;
 use crate::index::Index;
 use crate::open::{Grouped, Held, shard_of};
 
-/// The sealed tankers' cells of some fingerprints, in their order; see [`Index::cells_of`].
+/// The cells of some fingerprints, in their order, for which the sealed tankers were asked; see [`Index::cells_of`].
 #[derive(Clone, Default, Debug)]
 pub struct SealedCells {
-    /// `None`: the tankers lack it, or memory held a newer answer.
+    /// Also those that memory held: a checkpoint that was just published removes them there.
     cells: Vec<Option<Cell>>,
     /// The set of tankers that was asked.
     epoch: u64,
@@ -25,7 +25,7 @@ impl Index {
         self.consistently(|set| {
             let mut cells = vec![None; fingerprints.len()];
             let fingerprint = |item: u32| &fingerprints[item as usize];
-            self.find_sealed_cells(set, &grouped, fingerprint, |item, cell, _| cells[item as usize] = Some(cell))?;
+            self.find_cells(set, &grouped, fingerprint, |item, cell, _| cells[item as usize] = Some(cell))?;
             Ok(SealedCells { cells, epoch: set.epoch() })
         })
     }

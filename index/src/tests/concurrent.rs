@@ -258,3 +258,26 @@ fn concurrent_writers_store_each_fingerprint_once_while_checkpoints_are_written(
     }
     assert!(removals.iter().map(|count| count.load(Ordering::Relaxed)).sum::<u64>() > 100);
 }
+
+/// Reclaiming then took a sound container for a damaged one, and kept it.
+#[test]
+fn regression_cells_that_a_checkpoint_removes_from_memory_after_they_were_asked_for_are_not_missed() {
+    let (_disk, index) = empty(TINY);
+    index.apply(1, &(0..200).map(|number| insert(number, 1)).collect::<Vec<_>>()).unwrap();
+    let asked: Vec<_> = (0..200).map(fingerprint).filter(|fingerprint| shard_of(fingerprint) != 0).collect();
+    let epoch = index.sealed_epoch();
+    let mut sealed = std::thread::scope(|scope| {
+        // Publishing replaces the tankers, and waits here before it removes their cells from memory.
+        let shard = index.open.read(0);
+        let checkpoint = scope.spawn(|| index.checkpoint(1));
+        while index.sealed_epoch() == epoch {
+            std::thread::yield_now();
+        }
+        let sealed = index.sealed_cells_of(&asked).unwrap();
+        drop(shard);
+        checkpoint.join().unwrap().unwrap();
+        sealed
+    });
+    let cells = index.cells_of(&asked, &mut sealed).unwrap();
+    assert!(cells.iter().all(Option::is_some), "{cells:?}");
+}

@@ -52,6 +52,7 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
     for (number, life) in (1..).zip(&plan.lives) {
         world.was_closed.store(false, Ordering::Relaxed);
         let end = live(number, life, &disks, day);
+        let was_killed = matches!(end, End::Killed);
         world.tell(|| format!("life {number} ends: {end:?}"));
         let fate = match end {
             End::Failed(reason) => return failed(number, reason),
@@ -69,7 +70,7 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
                 life.fate
             }
         };
-        if life.reclaims > 0 {
+        if life.reclaims > 0 && (was_killed || life.may_fail()) {
             world.is_inexact.store(true, Ordering::Relaxed);
         }
         world.files().iter_mut().flatten().for_each(File::life_ended);
