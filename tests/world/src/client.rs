@@ -302,7 +302,8 @@ impl Client {
         let mut outcome = Ok(());
         if self.dice.one_in(2) {
             outcome = self.remove(source);
-            thread::sleep(Duration::from_micros(self.dice.of_bits(self.life.pause_bits)));
+            // At most a second: this pause is part of a request that must end in time.
+            thread::sleep(Duration::from_micros(self.dice.of_bits(self.life.pause_bits.min(20))));
         }
         self.close(target, open, outcome)
     }

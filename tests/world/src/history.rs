@@ -24,8 +24,6 @@ pub struct World {
     pub has_kept: AtomicBool,
     /// Whether the data root may have content behind its export.
     pub is_export_old: AtomicBool,
-    /// Whether content may lie in two containers, because space was reclaimed.
-    pub is_inexact: AtomicBool,
     /// A directory of the real disk, for trees that are put and got.
     pub scratch: PathBuf,
     with_story: bool,
@@ -54,7 +52,6 @@ impl World {
             has_export: AtomicBool::new(false),
             has_kept: AtomicBool::new(false),
             is_export_old: AtomicBool::new(false),
-            is_inexact: AtomicBool::new(false),
             scratch,
             with_story,
             tally: Tally::default(),

@@ -98,6 +98,14 @@ impl File {
         self.states.extend(newer);
     }
 
+    /// Notes what a repair left, if it is part of a possible state.
+    pub fn repaired(&mut self, seen: &State, is_part: impl Fn(&Content, &Content) -> bool) {
+        let Some(left) = seen else { return };
+        if self.states.iter().flatten().any(|state| is_part(left, state)) {
+            self.begin(seen.clone());
+        }
+    }
+
     /// Judges what is seen behind a request that failed, and takes it as the present state. A crash may still bring an older one back.
     pub fn look(&mut self, seen: &State) -> Result<(), String> {
         if !self.states.iter().any(|state| state == seen) {

@@ -52,7 +52,6 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
     for (number, life) in (1..).zip(&plan.lives) {
         world.was_closed.store(false, Ordering::Relaxed);
         let end = live(number, life, &disks, day);
-        let was_killed = matches!(end, End::Killed);
         world.tell(|| format!("life {number} ends: {end:?}"));
         let fate = match end {
             End::Failed(reason) => return failed(number, reason),
@@ -70,9 +69,6 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
                 life.fate
             }
         };
-        if life.reclaims > 0 && (was_killed || life.may_fail()) {
-            world.is_inexact.store(true, Ordering::Relaxed);
-        }
         world.files().iter_mut().flatten().for_each(File::life_ended);
         disks = disks.after(fate, seed);
         let was_closed = world.was_closed.load(Ordering::Relaxed);

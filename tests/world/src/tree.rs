@@ -159,3 +159,24 @@ fn one_content(files: &Files) -> Content {
     }
     Content::new(&bytes)
 }
+
+/// Whether all files of a tree are in another one, with the same bytes.
+pub fn is_part(part: &Content, whole: &Content) -> bool {
+    let whole = files(whole);
+    files(part).iter().all(|file| whole.contains(file))
+}
+
+/// The files of a tree. A tree that cannot be taken apart is one file.
+fn files(of: &Content) -> Vec<Vec<u8>> {
+    let bytes = of.range(0, u64::MAX);
+    let (mut rest, mut files) = (&bytes[..], Vec::new());
+    while !rest.is_empty() {
+        let head = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
+        let len_bytes = std::str::from_utf8(&rest[..head]).ok().and_then(|head| head.rsplit(' ').next()?.parse().ok());
+        let end = len_bytes.map_or(rest.len(), |len_bytes: usize| (head + 1).saturating_add(len_bytes).min(rest.len()));
+        let (file, others) = rest.split_at(end);
+        files.push(file.to_vec());
+        rest = others;
+    }
+    files
+}
