@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The copy, and the directories for all that is built from it.
+#[derive(Clone)]
 pub struct Copy {
     pub repository: PathBuf,
     pub root: PathBuf,
@@ -37,6 +38,12 @@ impl Copy {
             world_target: directory("world"),
             scratch: directory("scratch"),
         }
+    }
+
+    /// The same with another directory for what tests write.
+    pub fn with_scratch(&self, scratch: &Path) -> Self {
+        fs::create_dir_all(scratch).expect("makes a directory to work in");
+        Self { scratch: scratch.to_owned(), ..self.clone() }
     }
 
     /// Writes the files of the repository, each as `change` makes it.

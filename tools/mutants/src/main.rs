@@ -15,7 +15,9 @@ use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 
@@ -43,6 +45,9 @@ struct Arguments {
     /// A few mutants of each folder.
     #[arg(long)]
     small: bool,
+    /// Leave out so many of each folder, the first ones.
+    #[arg(long, default_value_t = 0)]
+    skip: usize,
     /// Only mutants whose names contain this.
     #[arg(long)]
     only: Option<String>,
@@ -52,6 +57,9 @@ struct Arguments {
     /// Use the programs of the last run, which had the same mutants.
     #[arg(long, hide = true)]
     built: bool,
+    /// Mutants tried at a time.
+    #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
+    jobs: usize,
     /// Begin no mutant after this time.
     #[arg(long)]
     minutes: Option<u64>,
@@ -83,6 +91,7 @@ fn choose(arguments: &Arguments, repository: &Path, log: &str, rows: &mut [Row])
             Some((k, n)) => all.retain(|mutant| mutant.position % n == k - 1),
             None => all.truncate(SAMPLE),
         }
+        all.drain(..arguments.skip.min(all.len()));
         all.retain(|mutant| arguments.only.as_ref().is_none_or(|text| mutant.key.contains(text)));
         all.retain(|mutant| !arguments.again || survived.contains(mutant.key.as_str()));
         if arguments.small {
@@ -138,22 +147,34 @@ fn main() -> ExitCode {
     });
 
     let begun = Instant::now();
+    let until = arguments.minutes.map(|minutes| begun + Duration::from_secs(minutes * 60));
+    let (next, report) = (AtomicUsize::new(0), Mutex::new(report));
     // How many mutants of a file each test has noticed.
-    let mut noticed = HashMap::<&str, HashMap<String, usize>>::new();
-    for (number, mutant) in (1..).zip(&mutants) {
-        if arguments.minutes.is_some_and(|minutes| begun.elapsed().as_secs() >= minutes * 60) {
-            break;
+    let noticed = Mutex::new(HashMap::<&str, HashMap<String, usize>>::new());
+    let go_through = |copy: &Copy| {
+        while until.is_none_or(|until| Instant::now() < until) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(mutant) = mutants.get(index) else { break };
+            let number = index as u32 + 1;
+            if let Some(left) = build.left.get(&number) {
+                report.lock().expect("is sound").left(mutant, *left);
+                continue;
+            }
+            let before = noticed.lock().expect("is sound").entry(&mutant.file).or_default().clone();
+            let fate = tries::fate(copy, number, &tests[FOLDERS[mutant.folder].name], world.as_ref(), &before);
+            if let Fate::Tests(test) = &fate {
+                let mut noticed = noticed.lock().expect("is sound");
+                *noticed.entry(&mutant.file).or_default().entry(test.clone()).or_default() += 1;
+            }
+            report.lock().expect("is sound").fate(mutant, &fate);
         }
-        if let Some(left) = build.left.get(&number) {
-            report.left(mutant, *left);
-            continue;
+    };
+    std::thread::scope(|scope| {
+        for job in 0..arguments.jobs.max(1) {
+            let (copy, go_through) = (copy.with_scratch(&work.join(format!("scratch-{job}"))), &go_through);
+            scope.spawn(move || go_through(&copy));
         }
-        let noticed = noticed.entry(&mutant.file).or_default();
-        let fate = tries::fate(&copy, number, &tests[FOLDERS[mutant.folder].name], world.as_ref(), noticed);
-        if let Fate::Tests(test) = &fate {
-            *noticed.entry(test.clone()).or_default() += 1;
-        }
-        report.fate(mutant, &fate);
-    }
+    });
+    let report = report.into_inner().expect("is sound");
     if report.print(begun.elapsed().as_secs_f64()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
