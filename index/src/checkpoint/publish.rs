@@ -14,6 +14,8 @@ use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
 
+use dedupfs_sync::thread;
+
 use super::{Folding, Sealed, Written};
 use crate::cell::{Cell, Entry};
 use crate::index::Index;
@@ -35,6 +37,7 @@ impl Index {
             self.bury(tanker.id, entries);
         }
         let old = self.switch(&written.tankers);
+        thread::linger();
         for number in 0..SHARDS {
             let (cells, patches) = after(&self.open.read(number), number, written);
             // The old tables are freed outside of the lock.

@@ -42,7 +42,7 @@ use dedupfs_index::filter::{FilterChain, FilterStats};
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
-use dedupfs_sync::{Mutex, RwLock};
+use dedupfs_sync::{Mutex, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
 pub use forward::Forwarded;
@@ -161,7 +161,10 @@ impl Deduplicator {
 
     /// Enters a section. Not reentrant: a thread in a section must not enter another.
     pub(crate) fn enter(&self) -> Section<'_> {
-        self.sections.enter(waiting::announce)
+        thread::linger();
+        let section = self.sections.enter(waiting::announce);
+        thread::linger();
+        section
     }
 
     /// Waits for room in the memory between writers and the disk; for the threads of writers, not for workers.
@@ -252,6 +255,7 @@ impl Deduplicator {
         if cell.location.is_lost() {
             return Ok(None);
         }
+        thread::linger();
         let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
         Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container() }, pin)))
     }
@@ -266,6 +270,7 @@ impl Deduplicator {
     ) -> Result<Stored> {
         let (level, children) = (node.level, node.children.len());
         let bytes = node.encode();
+        thread::linger();
         let _exclusive = (!is_planted(Canary::NodesUnlocked)).then(|| waiting::lock(&self.store_lock));
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             return Ok(Stored::Meanwhile(found, node));

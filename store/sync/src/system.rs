@@ -11,6 +11,10 @@ pub mod thread {
         Builder, JoinHandle, Scope, ScopedJoinHandle, ThreadId, available_parallelism, current, panicking, scope,
         sleep, yield_now,
     };
+
+    /// Takes its time in a world, where a step must be whole for others.
+    #[inline(always)]
+    pub const fn linger() {}
 }
 
 /// Bounded queues between threads.

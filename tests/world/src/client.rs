@@ -118,7 +118,8 @@ impl Client {
     fn some_content(&mut self) -> Vec<u8> {
         let plan = &self.world.plan;
         let number = if plan.in_fashion {
-            self.world.tally.requests.load(Ordering::Relaxed) / (4 * plan.clients)
+            // It comes back: what was garbage by then is needed again, by everybody at once.
+            self.world.tally.requests.load(Ordering::Relaxed) / (4 * plan.clients) % (plan.documents + 1)
         } else {
             self.dice.below(plan.documents)
         };
@@ -303,7 +304,8 @@ impl Client {
         if self.dice.one_in(2) {
             outcome = self.remove(source);
             // At most a second: this pause is part of a request that must end in time.
-            thread::sleep(Duration::from_micros(self.dice.of_bits(self.life.pause_bits.min(20))));
+            let bits = if self.dice.one_in(2) { 20 } else { self.life.pause_bits.min(20) };
+            thread::sleep(Duration::from_micros(self.dice.of_bits(bits)));
         }
         self.close(target, open, outcome)
     }

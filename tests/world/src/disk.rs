@@ -62,9 +62,16 @@ impl Disks {
         files_below(disk, "", &mut paths);
         let path = paths.get(dice.below(paths.len() as u64) as usize)?;
         let file = disk.open(path, OpenMode::Write).expect("is there");
-        let offset = dice.below(file.len().expect("has a length"));
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, offset).ok()?;
+        let len_bytes = file.len().expect("has a length");
+        let (mut byte, mut offset) = ([0], 0);
+        // Most bytes of a file of slots are in no region: where there is something, a flip matters.
+        for _ in 0..1 + dice.below(16) {
+            offset = dice.below(len_bytes);
+            file.read_exact_at(&mut byte, offset).ok()?;
+            if byte != [0] {
+                break;
+            }
+        }
         byte[0] ^= 1 << dice.below(8);
         // Only this byte: a disk that is too small for its files takes a page that it has.
         file.write_at(&byte, offset).expect("takes a byte");

@@ -13,6 +13,8 @@ pub struct HabitsForm {
     step_ns: u64,
     stall_one_in: u32,
     rerank_one_in: u32,
+    #[serde(default)]
+    linger_one_in: u32,
     processors: usize,
 }
 

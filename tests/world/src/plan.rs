@@ -141,6 +141,7 @@ impl Plan {
             0 => plan.with_large_files(&mut dice),
             1 => plan.on_small_disks(&mut dice),
             2 => plan.on_bad_disks(&mut dice),
+            3 | 4 => plan.losing_meta_roots(&mut dice),
             _ => plan,
         }
     }
@@ -166,6 +167,26 @@ impl Plan {
             lives: self.lives.into_iter().map(on_small).collect(),
             ..self
         }
+    }
+
+    /// Lives that reclaim, and end without their meta root: the data root alone says what counts.
+    fn losing_meta_roots(self, dice: &mut Dice) -> Self {
+        let mut number = 0;
+        let mut losing = |life: Life| {
+            number += 1;
+            let life = Life { faults: Vec::new(), capacity_bytes: None, loses_meta: dice.one_in(2), ..life };
+            let fate = match dice.below(4) {
+                _ if number == 1 => Fate::Closed { power_fails: false },
+                0 | 1 => Fate::Killed { operation: 1 + dice.below(3000) },
+                2 => Fate::PowerLost { operation: 1 + dice.below(3000) },
+                _ => {
+                    let fate = Fate::Closed { power_fails: true };
+                    return Life { fate, steps: 0, reclaims: 0, scrubs: 0, idle: Duration::ZERO, ..life };
+                }
+            };
+            Life { fate, reclaims: 1 + dice.of_bits(6), ..life }
+        };
+        Self { two_disks: true, lives: self.lives.into_iter().map(&mut losing).collect(), ..self }
     }
 
     /// Files whose recipes have several segments; few, because they take the world time.
@@ -245,6 +266,7 @@ impl Life {
             step_ns: 1 << (8 + dice.below(8)),
             stall_one_in: if dice.one_in(2) { 1 << (6 + dice.below(8)) } else { 0 },
             rerank_one_in: if dice.one_in(2) { 1 << (3 + dice.below(8)) } else { 0 },
+            linger_one_in: if dice.one_in(2) { 1 << dice.below(8) } else { 0 },
             processors: 1 + dice.below(4) as usize,
         };
         let device_ns = if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 };

@@ -12,6 +12,9 @@ pub use std::thread::panicking;
 use crate::world::state;
 use crate::world::wait;
 
+/// A step that lingers takes less than two to the power of this many nanoseconds.
+const LINGER_BITS: u64 = 25;
+
 /// Starts a thread with a name.
 #[derive(Debug, Default)]
 pub struct Builder {
@@ -109,6 +112,16 @@ impl Builder {
 /// Waits for this time.
 pub fn sleep(time: Duration) {
     if state::in_world() { wait::sleep(time) } else { std::thread::sleep(time) }
+}
+
+/// Takes its time now and then, where a step must be whole for others: what comes between two of its parts is rare without.
+pub fn linger() {
+    if state::in_world() && !state::is_atomic() && !std::thread::panicking() {
+        let one_in = state::habits().linger_one_in;
+        if one_in > 0 && state::random(u64::from(one_in)) == 0 {
+            wait::sleep(Duration::from_nanos(1 << state::random(LINGER_BITS)));
+        }
+    }
 }
 
 /// Lets another thread go on.
