@@ -178,14 +178,14 @@ impl Deduplicator {
 
     /// Waits until every section entered before this call has ended. New sections can be entered at the same time.
     pub fn barrier(&self) {
-        if !is_planted(Canary::NoBarrier) {
+        if !is_planted(Canary::SectionsNotAwaited) {
             self.sections.barrier();
         }
     }
 
     /// Calls `action` while no section is open: each section lies wholly before or wholly behind it.
     pub fn between_sections<T>(&self, action: impl FnOnce() -> T) -> T {
-        if is_planted(Canary::SectionsCut) {
+        if is_planted(Canary::SectionsNotAwaited) {
             return action();
         }
         self.sections.between(action)

@@ -28,6 +28,7 @@ use std::sync::atomic::Ordering;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Extended;
 use dedupfs_store::{ContainerKind, LogOp};
+use dedupfs_sync::thread;
 
 use super::backlog::Weight;
 use super::{Applied, Applier, Committer};
@@ -73,6 +74,7 @@ impl Committer {
                 return;
             }
             self.parts.dedup.barrier();
+            thread::linger();
             for handed in rows {
                 if let Some(row) = &handed.row
                     && self.failure().is_none()

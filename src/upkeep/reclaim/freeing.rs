@@ -11,7 +11,6 @@ use dedupfs_base::Result;
 use dedupfs_store::{ContainerId, OperationsLog};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::clock::Instant;
-use dedupfs_sync::thread;
 
 use super::{Run, Stopped};
 
@@ -102,7 +101,6 @@ impl Run<'_> {
         if !ids.is_empty() {
             core.committer.remove_containers(ids.clone())?;
             core.committer.settle()?;
-            thread::linger();
             // If a count became doubtful before the round, it kept the containers.
             core.committer.check_counts()?;
             // Their slots are freed once the export on the data root no longer names them.

@@ -43,10 +43,8 @@ canaries! {
     SlotNameNotSynced,
     /// an index file is not synced before its manifest
     TankerNotSynced,
-    /// a freeze cuts sections in two
-    SectionsCut,
-    /// reclaiming does not wait for sections
-    NoBarrier,
+    /// neither rounds nor reclaiming wait for sections
+    SectionsNotAwaited,
     /// a writer uses a node that reclaiming has claimed
     ClaimIgnored,
     /// reclaiming claims a node that a writer has pinned

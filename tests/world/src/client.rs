@@ -279,11 +279,17 @@ impl Client {
 
     /// As `cp --reflink`, of the whole file or a part: the target shares the content of another file.
     fn clone_range(&mut self, target: usize) -> Outcome {
-        let source = self.dice.below(self.world.plan.files) as usize;
-        let (Some(content), Some(before)) = (self.current(source), self.current(target)) else { return Ok(()) };
-        if source == target {
+        let others = (0..self.world.plan.files as usize).filter(|file| *file != target);
+        let sources: Vec<_> = others.filter_map(|file| Some((file, self.current(file)?))).collect();
+        let Some((source, content)) = sources.get(self.dice.below(sources.len() as u64) as usize).cloned() else {
             return Ok(());
+        };
+        let before = self.current(target);
+        if before.is_none() {
+            // A crash may leave the new file empty.
+            self.begin(target, Some(Content::default()));
         }
+        let before = before.unwrap_or_default();
         let is_whole = self.dice.one_in(2);
         let place = |dice: &mut Dice, of: &Content| if is_whole { 0 } else { dice.below(of.len_bytes() + 1) };
         let (from, to) = (place(&mut self.dice, &content), place(&mut self.dice, &before));
@@ -304,8 +310,7 @@ impl Client {
         if self.dice.one_in(2) {
             outcome = self.remove(source);
             // At most a second: this pause is part of a request that must end in time.
-            let bits = if self.dice.one_in(2) { 20 } else { self.life.pause_bits.min(20) };
-            thread::sleep(Duration::from_micros(self.dice.of_bits(bits)));
+            thread::sleep(Duration::from_micros(self.dice.below(1 << 20)));
         }
         self.close(target, open, outcome)
     }

@@ -170,23 +170,31 @@ impl Plan {
     }
 
     /// Lives that reclaim, and end without their meta root: the data root alone says what counts.
-    fn losing_meta_roots(self, dice: &mut Dice) -> Self {
-        let mut number = 0;
-        let mut losing = |life: Life| {
-            number += 1;
-            let life = Life { faults: Vec::new(), capacity_bytes: None, loses_meta: dice.one_in(2), ..life };
-            let fate = match dice.below(4) {
-                _ if number == 1 => Fate::Closed { power_fails: false },
-                0 | 1 => Fate::Killed { operation: 1 + dice.below(3000) },
-                2 => Fate::PowerLost { operation: 1 + dice.below(3000) },
+    fn losing_meta_roots(mut self, dice: &mut Dice) -> Self {
+        self.two_disks = true;
+        self.lives.extend((self.lives.len()..3).map(|_| Life::new(dice)));
+        for (number, life) in self.lives.iter_mut().enumerate() {
+            (life.faults, life.capacity_bytes, life.loses_meta) = (Vec::new(), None, dice.one_in(2));
+            life.reclaims = 1 + dice.of_bits(6);
+            let most = 64 << dice.below(5);
+            let operation = 64 + dice.below(most);
+            life.fate = match dice.below(6) {
+                // Then there is an export.
+                _ if number == 0 => Fate::Closed { power_fails: false },
+                0 | 1 => Fate::Killed { operation },
+                2 => Fate::PowerLost { operation },
+                3 => {
+                    // When everything is done, and durable.
+                    life.idle = 3 * life.commit_interval + Duration::from_millis(1);
+                    Fate::Killed { operation: u64::MAX }
+                }
                 _ => {
-                    let fate = Fate::Closed { power_fails: true };
-                    return Life { fate, steps: 0, reclaims: 0, scrubs: 0, idle: Duration::ZERO, ..life };
+                    (life.steps, life.reclaims, life.scrubs, life.idle) = (0, 0, 0, Duration::ZERO);
+                    Fate::Closed { power_fails: true }
                 }
             };
-            Life { fate, reclaims: 1 + dice.of_bits(6), ..life }
-        };
-        Self { two_disks: true, lives: self.lives.into_iter().map(&mut losing).collect(), ..self }
+        }
+        self
     }
 
     /// Files whose recipes have several segments; few, because they take the world time.
