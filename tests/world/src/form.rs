@@ -15,6 +15,8 @@ pub struct HabitsForm {
     rerank_one_in: u32,
     #[serde(default)]
     linger_one_in: u32,
+    #[serde(default)]
+    last_one_in: u32,
     processors: usize,
 }
 

@@ -178,10 +178,15 @@ impl Plan {
             life.reclaims = 1 + dice.of_bits(6);
             let most = 64 << dice.below(5);
             let operation = 64 + dice.below(most);
+            life.habits.last_one_in = 0;
             life.fate = match dice.below(6) {
                 // Then there is an export.
                 _ if number == 0 => Fate::Closed { power_fails: false },
-                0 | 1 => Fate::Killed { operation },
+                0 => Fate::Killed { operation },
+                1 => {
+                    (life.habits.linger_one_in, life.habits.last_one_in) = (1 << dice.below(4), 1 << dice.below(8));
+                    Fate::Killed { operation: u64::MAX }
+                }
                 2 => Fate::PowerLost { operation },
                 3 => {
                     // When everything is done, and durable.
@@ -235,7 +240,10 @@ impl Life {
         }
         let life = Self::quiet(dice);
         // A pool that is opened and closed, and nothing else, is written to all the same.
-        let life = if dice.one_in(8) { Self { steps: 0, reclaims: 0, scrubs: 0, ..life } } else { life };
+        let mut life = if dice.one_in(8) { Self { steps: 0, reclaims: 0, scrubs: 0, ..life } } else { life };
+        if !matches!(fate, Fate::Closed { .. }) && dice.one_in(4) {
+            life.habits.last_one_in = 1 << dice.below(8);
+        }
         Self {
             fate,
             faults,
@@ -275,6 +283,7 @@ impl Life {
             stall_one_in: if dice.one_in(2) { 1 << (6 + dice.below(8)) } else { 0 },
             rerank_one_in: if dice.one_in(2) { 1 << (3 + dice.below(8)) } else { 0 },
             linger_one_in: if dice.one_in(2) { 1 << dice.below(8) } else { 0 },
+            last_one_in: 0,
             processors: 1 + dice.below(4) as usize,
         };
         let device_ns = if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 };

@@ -21,13 +21,23 @@ pub struct Habits {
     pub rerank_one_in: u32,
     /// One of this many steps that must be whole takes long. 0: none.
     pub linger_one_in: u32,
+    /// One of this many that take long is the last, because the process is killed. 0: none.
+    pub last_one_in: u32,
     /// Processors that the engine sees.
     pub processors: usize,
 }
 
 impl Default for Habits {
     fn default() -> Self {
-        Self { switch_one_in: 4, step_ns: 2_000, stall_one_in: 0, rerank_one_in: 0, linger_one_in: 0, processors: 2 }
+        Self {
+            switch_one_in: 4,
+            step_ns: 2_000,
+            stall_one_in: 0,
+            rerank_one_in: 0,
+            linger_one_in: 0,
+            last_one_in: 0,
+            processors: 2,
+        }
     }
 }
 

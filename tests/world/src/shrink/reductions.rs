@@ -130,6 +130,8 @@ impl Steps<'_> {
     fn habits(&mut self, life: usize, name: impl Fn(&str) -> String) {
         self.set(&name("stalls, one in"), 0, |plan| &mut plan.lives[life].habits.stall_one_in);
         self.set(&name("new ranks, one in"), 0, |plan| &mut plan.lives[life].habits.rerank_one_in);
+        self.set(&name("lingers, one in"), 0, |plan| &mut plan.lives[life].habits.linger_one_in);
+        self.set(&name("lingers last, one in"), 0, |plan| &mut plan.lives[life].habits.last_one_in);
         self.set(&name("processors"), 1, |plan| &mut plan.lives[life].habits.processors);
         self.set(&name("switches, one in"), SELDOM, |plan| &mut plan.lives[life].habits.switch_one_in);
         self.set(&name("interval of commits"), LONG_INTERVAL, |plan| &mut plan.lives[life].commit_interval);

@@ -117,9 +117,13 @@ pub fn sleep(time: Duration) {
 /// Takes its time now and then, where a step must be whole for others: what comes between two of its parts is rare without.
 pub fn linger() {
     if state::in_world() && !state::is_atomic() && !std::thread::panicking() {
-        let one_in = state::habits().linger_one_in;
-        if one_in > 0 && state::random(u64::from(one_in)) == 0 {
+        let habits = state::habits();
+        let is_one_in = |count: u32| count > 0 && state::random(u64::from(count)) == 0;
+        if is_one_in(habits.linger_one_in) {
             wait::sleep(Duration::from_nanos(1 << state::random(LINGER_BITS)));
+            if is_one_in(habits.last_one_in) {
+                state::kill();
+            }
         }
     }
 }
