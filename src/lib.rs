@@ -24,7 +24,6 @@ mod engine;
 mod pool;
 mod progress;
 mod service;
-mod sync;
 #[cfg(test)]
 #[expect(unreachable_pub, reason = "helpers are shared with tests outside of the crate")]
 mod tests;

@@ -10,6 +10,7 @@ use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTa
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{StoreError, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
 use super::open_files::{Live, OpenFile, OpenHandle};
@@ -236,7 +237,7 @@ impl Service {
         }
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
         body.publish(stream, &mut |published| {
-            thread::linger();
+            thread::linger(Step::Publish);
             let live = *file.live.lock();
             let (root, size_bytes, data_bytes) = (published.root, published.size_bytes, published.data_bytes);
             let times = &mut |inode: &Inode| live.times(inode);

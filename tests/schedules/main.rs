@@ -6,29 +6,18 @@
 //!
 //! `DEDUPFS_SCHEDULES=1000000` sets the number of schedules of each model.
 
-mod counting;
-mod emptying;
 mod hand_over;
 mod offloaded;
-mod reclaiming;
 mod sections_end;
 mod sync;
 
 // The sources themselves.
-#[path = "../../src/durability/commit/backlog.rs"]
-mod backlog;
-#[path = "../../src/durability/commit/checkpoint_queue.rs"]
-mod checkpoint_queue;
 #[path = "../../fuse/src/adapter/offload.rs"]
 mod offload;
-#[path = "../../src/content/dedup/pins.rs"]
-mod pins;
 #[path = "../../fuse/src/adapter/relay.rs"]
 mod relay;
 #[path = "../../src/content/dedup/sections.rs"]
 mod sections;
-#[path = "../../src/durability/commit/turns.rs"]
-mod turns;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

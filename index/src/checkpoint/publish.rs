@@ -14,6 +14,7 @@ use std::collections::{HashMap, HashSet};
 use std::mem;
 use std::sync::Arc;
 
+use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
 use super::{Folding, Sealed, Written};
@@ -37,7 +38,7 @@ impl Index {
             self.bury(tanker.id, entries);
         }
         let old = self.switch(&written.tankers);
-        thread::linger();
+        thread::linger(Step::Checkpoint);
         for number in 0..SHARDS {
             let (cells, patches) = after(&self.open.read(number), number, written);
             // The old tables are freed outside of the lock.

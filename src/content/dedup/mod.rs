@@ -42,6 +42,7 @@ use dedupfs_index::filter::{FilterChain, FilterStats};
 use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::step::Step;
 use dedupfs_sync::{Mutex, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
@@ -161,9 +162,9 @@ impl Deduplicator {
 
     /// Enters a section. Not reentrant: a thread in a section must not enter another.
     pub(crate) fn enter(&self) -> Section<'_> {
-        thread::linger();
+        thread::linger(Step::Section);
         let section = self.sections.enter(waiting::announce);
-        thread::linger();
+        thread::linger(Step::Section);
         section
     }
 
@@ -255,7 +256,7 @@ impl Deduplicator {
         if cell.location.is_lost() {
             return Ok(None);
         }
-        thread::linger();
+        thread::linger(Step::Lookup);
         let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
         Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container() }, pin)))
     }
@@ -270,7 +271,7 @@ impl Deduplicator {
     ) -> Result<Stored> {
         let (level, children) = (node.level, node.children.len());
         let bytes = node.encode();
-        thread::linger();
+        thread::linger(Step::Section);
         let _exclusive = (!is_planted(Canary::NodesUnlocked)).then(|| waiting::lock(&self.store_lock));
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             return Ok(Stored::Meanwhile(found, node));
@@ -281,6 +282,7 @@ impl Deduplicator {
         let is_counted = self.indexes.nodes.get(&fingerprint)?.is_some_and(|cell| {
             cell.location.is_quarantined() || !cell.location.is_lost() && !self.pins.is_freed(&fingerprint)
         });
+        let is_counted = is_counted && !is_planted(Canary::CopyCountsAgain);
         let containers = self.stores.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
         let pin = self.pins.pin_new(fingerprint);
@@ -307,7 +309,9 @@ impl Deduplicator {
     }
 
     fn no_claim_on(&self, container: ContainerId) -> bool {
-        !self.any_claimed.load(Ordering::Acquire) || !self.claimed_containers.read().contains(&container)
+        is_planted(Canary::ContainerClaimIgnored)
+            || !self.any_claimed.load(Ordering::Acquire)
+            || !self.claimed_containers.read().contains(&container)
     }
 
     /// Ends the claims on nodes once their freeing is counted. Waits for all sections first: a writer may have found a

@@ -8,9 +8,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dedupfs_store::Fingerprint;
+use dedupfs_sync::Mutex;
 use dedupfs_sync::canary::{Canary, is_planted};
-
-use crate::sync::Mutex;
 
 #[derive(Debug, Default)]
 struct PinState {

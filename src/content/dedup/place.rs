@@ -12,6 +12,7 @@ use dedupfs_index::filter::Verdict;
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
 use super::{BlockIndex, Deduplicator, SegmentEntry};
@@ -41,7 +42,7 @@ impl Deduplicator {
         known: Option<&BlockIndex>,
     ) -> Result<()> {
         let looked_up = self.look_up(entries, known)?;
-        thread::linger();
+        thread::linger(Step::Lookup);
         self.place(stream, &looked_up, children)
     }
 

@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use crate::sync::{Condvar, Mutex};
+use dedupfs_sync::{Condvar, Mutex};
 
 /// The size of uncounted work.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

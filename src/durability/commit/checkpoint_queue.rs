@@ -1,6 +1,6 @@
 //! The queue between the counting thread and the thread that writes checkpoints: one checkpoint at a time.
 
-use crate::sync::{Condvar, Mutex};
+use dedupfs_sync::{Condvar, Mutex};
 
 /// The outcome of a checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

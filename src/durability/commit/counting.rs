@@ -28,6 +28,7 @@ use std::sync::atomic::Ordering;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Extended;
 use dedupfs_store::{ContainerKind, LogOp};
+use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
 use super::backlog::Weight;
@@ -74,7 +75,7 @@ impl Committer {
                 return;
             }
             self.parts.dedup.barrier();
-            thread::linger();
+            thread::linger(Step::Counting);
             for handed in rows {
                 if let Some(row) = &handed.row
                     && self.failure().is_none()

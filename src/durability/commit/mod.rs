@@ -260,7 +260,9 @@ impl Committer {
     pub(crate) fn settle(&self) -> Result<()> {
         self.commit()?;
         let ticket = self.turns.finished();
-        self.backlog.wait_for(ticket, waiting::announce);
+        if !is_planted(Canary::SettledEarly) {
+            self.backlog.wait_for(ticket, waiting::announce);
+        }
         self.failure().map_or(Ok(()), Err)
     }
 

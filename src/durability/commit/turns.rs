@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use dedupfs_sync::canary::{Canary, is_planted};
-
-use crate::sync::{Condvar, Mutex};
+use dedupfs_sync::{Condvar, Mutex};
 
 struct Asked<E> {
     /// Number of rounds that were asked for.

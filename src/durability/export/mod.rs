@@ -47,6 +47,7 @@ use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, PoolLock};
 use dedupfs_store::{ContainerId, ContainerRecord, PoolId, StoreError};
 use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::step::Step;
 use dedupfs_sync::{Condvar, Mutex, thread};
 use serde::{Deserialize, Serialize};
 
@@ -348,7 +349,7 @@ impl Exporter {
     /// Appends the changes since the last export.
     fn append(&self, work: &mut Work) -> Result<()> {
         let Some(live) = &mut work.live else { return Ok(()) };
-        thread::linger();
+        thread::linger(Step::Export);
         self.check_possession()?;
         let source = self.namespace.export_source()?;
         let group = Group {

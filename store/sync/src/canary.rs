@@ -47,6 +47,12 @@ canaries! {
     SectionsNotAwaited,
     /// a writer uses a node that reclaiming has claimed
     ClaimIgnored,
+    /// a writer uses a chunk of a container that reclaiming has claimed
+    ContainerClaimIgnored,
+    /// a node that is stored beside a claimed copy counts its children again
+    CopyCountsAgain,
+    /// settling does not wait for the counting
+    SettledEarly,
     /// reclaiming claims a node that a writer has pinned
     PinIgnored,
     /// nodes are stored without the store lock

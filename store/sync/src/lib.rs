@@ -16,6 +16,7 @@ pub const IS_WORLD: bool = cfg!(feature = "world");
 
 pub mod canary;
 mod either;
+pub mod step;
 #[cfg(not(feature = "world"))]
 mod system;
 #[cfg(feature = "world")]

@@ -12,9 +12,9 @@ pub mod thread {
         sleep, yield_now,
     };
 
-    /// Takes its time in a world, where a step must be whole for others.
+    /// Takes its time in a world.
     #[inline(always)]
-    pub const fn linger() {}
+    pub const fn linger(_: crate::step::Step) {}
 }
 
 /// Bounded queues between threads.

@@ -17,6 +17,8 @@ pub struct HabitsForm {
     linger_one_in: u32,
     #[serde(default)]
     last_one_in: u32,
+    #[serde(default)]
+    last_step: u8,
     processors: usize,
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dedupfs_store::device::faulty::{Fault, Operation};
 use dedupfs_store::superblock::PoolProperties;
+use dedupfs_sync::step::Step;
 use dedupfs_sync::world::Habits;
 use serde::{Deserialize, Serialize};
 
@@ -175,26 +176,29 @@ impl Plan {
         self.lives.extend((self.lives.len()..3).map(|_| Life::new(dice)));
         for (number, life) in self.lives.iter_mut().enumerate() {
             (life.faults, life.capacity_bytes, life.loses_meta) = (Vec::new(), None, dice.one_in(2));
-            life.reclaims = 1 + dice.of_bits(6);
+            (life.reclaims, life.habits.last_one_in) = (1 + dice.of_bits(6), 0);
             let most = 64 << dice.below(5);
             let operation = 64 + dice.below(most);
-            life.habits.last_one_in = 0;
-            life.fate = match dice.below(6) {
+            life.fate = match dice.below(8) {
                 // Then there is an export.
                 _ if number == 0 => Fate::Closed { power_fails: false },
                 0 => Fate::Killed { operation },
-                1 => {
-                    (life.habits.linger_one_in, life.habits.last_one_in) = (1 << dice.below(4), 1 << dice.below(8));
+                1 => Fate::PowerLost { operation },
+                2 | 3 => {
+                    (life.habits.linger_one_in, life.habits.last_one_in) = (1 << dice.below(4), 1 << dice.below(5));
+                    if dice.one_in(2) {
+                        life.habits.last_step = Step::Export as u8;
+                    }
                     Fate::Killed { operation: u64::MAX }
                 }
-                2 => Fate::PowerLost { operation },
-                3 => {
+                4 | 5 => {
                     // When everything is done, and durable.
-                    life.idle = 3 * life.commit_interval + Duration::from_millis(1);
+                    (life.idle, life.loses_meta) = (3 * life.commit_interval + Duration::from_millis(1), false);
                     Fate::Killed { operation: u64::MAX }
                 }
                 _ => {
                     (life.steps, life.reclaims, life.scrubs, life.idle) = (0, 0, 0, Duration::ZERO);
+                    life.loses_meta = true;
                     Fate::Closed { power_fails: true }
                 }
             };
@@ -242,7 +246,7 @@ impl Life {
         // A pool that is opened and closed, and nothing else, is written to all the same.
         let mut life = if dice.one_in(8) { Self { steps: 0, reclaims: 0, scrubs: 0, ..life } } else { life };
         if !matches!(fate, Fate::Closed { .. }) && dice.one_in(4) {
-            life.habits.last_one_in = 1 << dice.below(8);
+            life.habits.last_one_in = 1 << dice.below(5);
         }
         Self {
             fate,
@@ -284,6 +288,7 @@ impl Life {
             rerank_one_in: if dice.one_in(2) { 1 << (3 + dice.below(8)) } else { 0 },
             linger_one_in: if dice.one_in(2) { 1 << dice.below(8) } else { 0 },
             last_one_in: 0,
+            last_step: dice.below(u64::from(Step::COUNT)) as u8,
             processors: 1 + dice.below(4) as usize,
         };
         let device_ns = if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 };

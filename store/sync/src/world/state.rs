@@ -21,8 +21,10 @@ pub struct Habits {
     pub rerank_one_in: u32,
     /// One of this many steps that must be whole takes long. 0: none.
     pub linger_one_in: u32,
-    /// One of this many that take long is the last, because the process is killed. 0: none.
+    /// One of this many that take long, of `last_step`, is the last: the process is killed. 0: none.
     pub last_one_in: u32,
+    /// A [`Step`](crate::step::Step), by its number.
+    pub last_step: u8,
     /// Processors that the engine sees.
     pub processors: usize,
 }
@@ -36,6 +38,7 @@ impl Default for Habits {
             rerank_one_in: 0,
             linger_one_in: 0,
             last_one_in: 0,
+            last_step: 0,
             processors: 2,
         }
     }

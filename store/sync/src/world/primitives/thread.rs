@@ -9,6 +9,7 @@ use std::time::Duration;
 pub use shuttle::thread::{Scope, ScopedJoinHandle, ThreadId, current, scope};
 pub use std::thread::panicking;
 
+use crate::step::Step;
 use crate::world::state;
 use crate::world::wait;
 
@@ -114,14 +115,14 @@ pub fn sleep(time: Duration) {
     if state::in_world() { wait::sleep(time) } else { std::thread::sleep(time) }
 }
 
-/// Takes its time now and then, where a step must be whole for others: what comes between two of its parts is rare without.
-pub fn linger() {
+/// Takes its time now and then: what comes between two parts of a step is rare without.
+pub fn linger(step: Step) {
     if state::in_world() && !state::is_atomic() && !std::thread::panicking() {
         let habits = state::habits();
         let is_one_in = |count: u32| count > 0 && state::random(u64::from(count)) == 0;
         if is_one_in(habits.linger_one_in) {
             wait::sleep(Duration::from_nanos(1 << state::random(LINGER_BITS)));
-            if is_one_in(habits.last_one_in) {
+            if step as u8 == habits.last_step && is_one_in(habits.last_one_in) {
                 state::kill();
             }
         }
