@@ -6,13 +6,20 @@ use crate::cell::Cell;
 use crate::index::Index;
 use crate::open::{Grouped, Held, shard_of};
 
-/// The cells of some fingerprints, in their order, for which the sealed tankers were asked; see [`Index::cells_of`].
+/// The sealed tankers' cells of some fingerprints, in their order; see [`Index::cells_of`].
 #[derive(Clone, Default, Debug)]
 pub struct SealedCells {
-    /// Also those that memory held: a checkpoint that was just published removes them there.
-    cells: Vec<Option<Cell>>,
+    cells: Vec<Asked>,
     /// The set of tankers that was asked.
     epoch: u64,
+}
+
+/// An answer of the sealed tankers.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Sealed(Option<Cell>),
+    /// They were not asked, because memory held the cell.
+    Held,
 }
 
 impl Index {
@@ -23,19 +30,23 @@ impl Index {
     pub fn sealed_cells_of(&self, fingerprints: &[Fingerprint]) -> Result<SealedCells> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         self.consistently(|set| {
-            let mut cells = vec![None; fingerprints.len()];
+            let mut cells = vec![Asked::Sealed(None); fingerprints.len()];
             let fingerprint = |item: u32| &fingerprints[item as usize];
-            self.find_cells(set, &grouped, fingerprint, |item, cell, _| cells[item as usize] = Some(cell))?;
+            self.find_cells(set, &grouped, fingerprint, |item, cell, found| {
+                cells[item as usize] = found.map_or(Asked::Held, |_| Asked::Sealed(Some(cell)));
+            })?;
             Ok(SealedCells { cells, epoch: set.epoch() })
         })
     }
 
     /// Returns the current cells of the same fingerprints, as [`get`](Self::get) would. Changes since the lookup are in
-    /// memory, unless a checkpoint was published meanwhile: then the cells are looked up again.
+    /// memory, unless a checkpoint was published meanwhile: then the cells are looked up again. So they are if memory
+    /// held a cell then and does not now: publishing takes sealed cells out of it behind the switch of tankers.
     pub fn cells_of(&self, fingerprints: &[Fingerprint], sealed: &mut SealedCells) -> Result<Vec<Option<Cell>>> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         loop {
             let mut cells = vec![None; fingerprints.len()];
+            let mut is_current = sealed.cells.len() == fingerprints.len();
             for (shard, items) in grouped.iter() {
                 let shard = self.open.read(shard);
                 for &item in items {
@@ -43,13 +54,19 @@ impl Index {
                     let committed = match shard.held(fingerprint) {
                         Held::Cell(cell) => Some(cell),
                         Held::Removed => None,
-                        Held::Unknown => sealed.cells.get(item as usize).copied().flatten(),
+                        Held::Unknown => match sealed.cells.get(item as usize) {
+                            Some(Asked::Sealed(cell)) => *cell,
+                            Some(Asked::Held) | None => {
+                                is_current = false;
+                                None
+                            }
+                        },
                     };
                     cells[item as usize] = Cell::with_staged(committed, shard.staged(fingerprint));
                 }
             }
             // Memory was read first: a checkpoint that had moved a cell out of it by then would show here.
-            if self.sealed_epoch() == sealed.epoch && sealed.cells.len() == fingerprints.len() {
+            if is_current && self.sealed_epoch() == sealed.epoch {
                 return Ok(cells);
             }
             *sealed = self.sealed_cells_of(fingerprints)?;

@@ -103,7 +103,9 @@ impl Sources {
         };
         let data = open_store(ContainerKind::Data)?;
         let recipes = open_store(ContainerKind::Recipe)?;
-        let kept = match kept(&**data_device, &superblock.pool) {
+        // A recovered namespace may rest on no export.
+        let has_exported = admission == Admission::Any || namespace.export_mark().exported.generation != 0;
+        let kept = match kept(&**data_device, &superblock.pool, has_exported) {
             // A forced recovery goes on without what cannot be read.
             Err(EngineError::Store(StoreError::Io { .. })) if admission == Admission::Any => Kept::Unknown,
             kept => kept?,

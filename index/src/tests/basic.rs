@@ -257,6 +257,11 @@ fn many_cells_are_those_that_single_lookups_find() {
         }
     };
     agree(&mut sealed);
+    // An open cell that goes leaves nothing in memory.
+    index.apply(2, &[insert(270, 8)]).unwrap();
+    let mut with_open = index.sealed_cells_of(&asked).unwrap();
+    index.apply(2, &[remove(270, 8)]).unwrap();
+    agree(&mut with_open);
     // Moved, counted, removed, new and staged since, looked up before; and then sealed.
     index.apply(2, &[insert(1, 9), count(2, 5), count(3, -2), remove(3, 1), insert(250, 8), count(250, 1)]).unwrap();
     index.stage(&fingerprint(4), location(11));

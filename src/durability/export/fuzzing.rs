@@ -43,7 +43,7 @@ pub fn small(bytes: &[u8], pool: &PoolId) {
     }
     let device = disk(&format!("{}/kept-slots", files::DIRECTORY), bytes);
     // Any answer will do except a panic.
-    drop(kept(&device, pool));
+    drop(kept(&device, pool, true));
     let device = disk(&format!("{}/reached", files::DIRECTORY), bytes);
     drop(Reached::read(&device, pool));
 }

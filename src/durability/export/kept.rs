@@ -39,21 +39,24 @@ pub(crate) enum Kept {
     Unknown,
 }
 
-/// Reads the kept slots from the data root.
+/// Reads the kept slots from the data root. `has_exported`: `owner` was written once.
 ///
 /// # Errors
 /// A newer release wrote the files, or the disk does not tell whether slots are kept: another opening may learn it.
-pub(crate) fn kept(device: &dyn Device, pool: &PoolId) -> Result<Kept> {
+pub(crate) fn kept(device: &dyn Device, pool: &PoolId, has_exported: bool) -> Result<Kept> {
     let is_noted = match Owner::read(device, pool) {
-        Ok(owner) => owner.is_some_and(|owner| owner.keeps),
-        // Assume that slots are kept.
+        Ok(Some(owner)) => owner.keeps,
+        // Where it is gone or damaged, slots may be kept.
+        Ok(None) => has_exported,
         Err(EngineError::Store(StoreError::Corrupt { .. })) => true,
         Err(error) => return Err(error),
     };
+    if !is_noted {
+        // A list that `owner` does not confirm is of a recovery that did not end, or is given up.
+        return Ok(Kept::Nothing);
+    }
     let path = format!("{DIRECTORY}/{LIST}");
     let bytes = match device.read_file(&path, LIST_BYTES_MAX as u64) {
-        // A list that `owner` does not confirm is of a recovery that did not end, or is given up.
-        Err(StoreError::NotFound { .. } | StoreError::Io { .. }) if !is_noted => return Ok(Kept::Nothing),
         Err(error @ (StoreError::NotFound { .. } | StoreError::Corrupt { .. } | StoreError::Io { .. })) => {
             tracing::warn!(%error, "which slots are kept is not known: all that hold a container are");
             return Ok(Kept::Unknown);
@@ -208,17 +211,17 @@ mod tests {
     fn regression_an_older_list_does_not_stand_for_more_slots_than_can_be_listed() {
         let (device, pool) = owned(true);
         keep_listed(&device, &pool, &slots(2), 3).unwrap();
-        assert_eq!(kept(&device, &pool).unwrap(), Kept::Slots(slots(2)));
+        assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Slots(slots(2)));
         keep_listed(&device, &pool, &slots(4), 3).unwrap();
-        assert_eq!(kept(&device, &pool).unwrap(), Kept::Unknown);
+        assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Unknown);
     }
 
     #[test]
     fn regression_slots_are_kept_where_a_damaged_owner_tells_nothing_of_them() {
         let (device, pool) = owned(false);
-        assert_eq!(kept(&device, &pool).unwrap(), Kept::Nothing);
+        assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Nothing);
         device.replace_file(DIRECTORY, "owner", &[1; 4096]).unwrap();
-        assert_eq!(kept(&device, &pool).unwrap(), Kept::Unknown);
+        assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Unknown);
     }
     /// A read that failed once made everything without a name stay, until the user gave it up.
     #[test]
@@ -227,7 +230,26 @@ mod tests {
         for read in 0..2 {
             let faulty = FaultyDevice::over_memory(&device);
             faulty.add(FaultPlan::new(Fault::Io, read).on(&[Operation::Read]));
-            assert!(!matches!(kept(&faulty, &pool), Ok(Kept::Unknown | Kept::Slots(_))), "read {read}");
+            assert!(!matches!(kept(&faulty, &pool, true), Ok(Kept::Unknown | Kept::Slots(_))), "read {read}");
         }
+    }
+
+    #[test]
+    fn regression_slots_are_kept_where_owner_is_gone() {
+        let (device, pool) = owned(true);
+        let owner = format!("{DIRECTORY}/owner");
+        device.remove(&owner).unwrap();
+        assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Unknown, "more than can be listed");
+        keep(&device, &pool, &slots(2)).unwrap();
+        assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Slots(slots(2)));
+        assert_eq!(kept(&device, &pool, false).unwrap(), Kept::Nothing, "a new pool");
+    }
+
+    /// A crash while slots were given up made them kept again.
+    #[test]
+    fn regression_slots_that_are_given_up_stay_so_though_their_list_is_left() {
+        let (device, pool) = owned(false);
+        keep(&device, &pool, &slots(2)).unwrap();
+        assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Nothing);
     }
 }

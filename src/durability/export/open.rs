@@ -64,7 +64,7 @@ impl Exporter {
                 _ => None,
             };
             if let Some(slots) = &kept
-                && kept::kept(&*device, &pool)? == kept::Kept::Unknown
+                && kept::kept(&*device, &pool, mark.exported.generation != 0)? == kept::Kept::Unknown
             {
                 // Without a list, the next opening would also keep slots that a crash leaves until then.
                 match kept::keep(&*device, &pool, slots) {

@@ -149,6 +149,8 @@ impl Plan {
 
     fn on_bad_disks(mut self, dice: &mut Dice) -> Self {
         let first = dice.below(self.lives.len() as u64) as usize;
+        // A flip in the only copy of all names loses as many as it hits.
+        self.lives.iter_mut().for_each(|life| life.loses_meta = false);
         for (number, life) in self.lives.iter_mut().enumerate().skip(first) {
             (life.flips, life.is_damaged) = (1 + dice.of_bits(3), number > first);
         }
