@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dedupfs_sync::canary::Canary;
 
-/// Searches for each canary; the table has the median of their lengths.
+/// Searches for each canary, each among other seeds. The table has the median of the numbers of seeds that they take.
 const SEARCHES: u64 = 5;
 
 /// One search for a canary.
@@ -36,7 +36,7 @@ fn search(canary: Canary, from: u64, count: u64) -> Found {
     }
 }
 
-/// Prints the table. Fails if a canary is not found.
+/// Prints the table. Fails if most searches for a canary do not find it.
 pub fn table(from: u64, count: u64, jobs: u64) -> ExitCode {
     let next = AtomicUsize::new(0);
     let lines = std::sync::Mutex::new(Vec::new());

@@ -24,7 +24,7 @@ pub struct Client {
     pub pool: Arc<Pool>,
     pub dice: Dice,
     pub life: Life,
-    /// Files without a name.
+    /// Open files that were removed.
     pub open: Vec<(u64, dedupfs_service::Handle)>,
 }
 
@@ -54,7 +54,8 @@ impl Client {
         self.with(file, |file| file.begin(content.map(Arc::new)));
     }
 
-    /// Lives for this number of requests.
+    /// Makes the requests of this life. After one that failed the client gives up, unless the disk is full by the pool
+    /// alone: then it makes room.
     pub fn live(mut self) {
         let life = self.life.clone();
         for _ in 0..life.steps {
@@ -66,7 +67,7 @@ impl Client {
             if life.is_damaged
                 && (0..=self.world.plan.files as usize).any(|file| self.with(file, |file| file.is_unsure()))
             {
-                // Nobody knows what it holds.
+                // A file could not be read: its content is not known.
                 continue;
             }
             let outcome = world::within(life.request_bound(), "a request", || match kind {
@@ -115,6 +116,7 @@ impl Client {
         if file as u64 == self.world.plan.files || seen.is_none() { Ok(()) } else { self.remove(file) }
     }
 
+    /// Makes the content of a file: a document of the plan, or one of its own.
     fn some_content(&mut self) -> Vec<u8> {
         let plan = &self.world.plan;
         let number = if plan.in_fashion {
@@ -194,6 +196,7 @@ impl Client {
         self.close(file, open, outcome)
     }
 
+    /// Writes in pieces; each is a state that a crash may leave.
     fn write_pieces(
         &mut self,
         file: usize,

@@ -14,10 +14,10 @@ use crate::dice::Dice;
 use crate::disk::Disks;
 use crate::history::World;
 use crate::judge::File;
-use crate::plan::{Fate, Life};
+use crate::plan::Life;
 use crate::pool::{close, judge, open};
 
-/// A life with clients and tools.
+/// Lives a life: opens the pool, lets the judge look, runs clients and tools beside each other, and closes the pool.
 pub fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
     let pool = match open(world, life, disks) {
         Ok(pool) => pool,
@@ -49,10 +49,13 @@ pub fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
         })
         .collect();
     type Tool = fn(&Pool, &mut Dice) -> Result<(), String>;
-    let tools = [(life.reclaims, reclaim as Tool), (life.scrubs, scrub), (life.looks, count)].into_iter().zip(0_u64..);
+    let tools = [(life.reclaims, reclaim as Tool), (life.scrubs, scrub), (life.looks, ask_for_statistics)]
+        .into_iter()
+        .zip(0_u64..);
     let tools: Vec<_> = tools
         .filter(|((times, _), _)| *times > 0)
         .map(|((times, tool), tool_number)| {
+            // Behind the numbers of clients: each has dice of its own.
             let (pool, mut dice) = (pool.clone(), Dice::new(world.plan.seed ^ number << 32 ^ (tool_number + 9) << 48));
             let pause_bits = life.pause_bits;
             let run = move || {
@@ -70,7 +73,8 @@ pub fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
         task.join().expect("a panic ends the world");
     }
     thread::sleep(life.idle);
-    if !matches!(life.fate, Fate::Closed { .. }) && !life.idle.is_zero() {
+    // Its crash was to come at a later operation: now nothing happens any more.
+    if life.fate.is_crash() && !life.idle.is_zero() {
         world::kill();
     }
     match close(pool) {
@@ -88,6 +92,7 @@ pub fn day(world: &Arc<World>, life: &Life, disks: &Disks, number: u64) {
     }
 }
 
+/// Reclaims, unless a run is going on.
 fn reclaim(pool: &Pool, dice: &mut Dice) -> Result<(), String> {
     let options = ReclaimOptions::below([50, 100][dice.below(2) as usize]);
     match pool.reclaim(&options, &NoProgress) {
@@ -96,6 +101,7 @@ fn reclaim(pool: &Pool, dice: &mut Dice) -> Result<(), String> {
     }
 }
 
+/// Scrubs, unless a scrub is going on. Nothing may be damaged.
 pub fn scrub(pool: &Pool, _: &mut Dice) -> Result<(), String> {
     match pool.scrub(&ScrubOptions { restart: true, ..ScrubOptions::default() }, &NoProgress) {
         Ok(report) if !report.is_clean() => Err(format!("a scrub finds damage: {report:?}")),
@@ -105,7 +111,7 @@ pub fn scrub(pool: &Pool, _: &mut Dice) -> Result<(), String> {
 }
 
 /// Asks for statistics. No part of the memory may be larger than it should.
-fn count(pool: &Pool, _: &mut Dice) -> Result<(), String> {
+fn ask_for_statistics(pool: &Pool, _: &mut Dice) -> Result<(), String> {
     let memory = pool.stats().map_err(|error| format!("has no statistics: {error}"))?.memory;
     let limits: u64 = memory.parts.iter().map(|part| part.limit_bytes).sum();
     assert!(limits <= memory.limit_bytes, "parts of {limits} bytes in all, of {}", memory.limit_bytes);

@@ -9,6 +9,7 @@ impl Dice {
         Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x6a09_e667_f3bc_c909)
     }
 
+    /// 64 random bits.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -28,12 +29,14 @@ impl Dice {
         self.below(1 << bits)
     }
 
+    /// True once in this many times, on average.
     pub fn one_in(&mut self, number: u64) -> bool {
         self.below(number) == 0
     }
 }
 
-/// Content made of this many different pieces, so that the same data is written often. Some of it compresses, and some is zeros.
+/// Makes content of this many different pieces, so that the same data is written often. Some of it compresses, and piece 0
+/// is zeros.
 pub fn content(dice: &mut Dice, pieces: u64, len_bytes: u64) -> Vec<u8> {
     let len = usize::try_from(len_bytes).expect("files are small");
     let mut bytes = Vec::with_capacity(len);

@@ -85,10 +85,10 @@ impl Disks {
 
     /// The disks that the next life finds.
     pub fn after(&self, fate: Fate, seed: u64) -> Self {
-        // Seed 0 keeps nothing.
+        // A crash by seed 0 keeps nothing that was not synced: one of eight worlds has such disks.
         let crash =
             |disk: &MemoryDevice, number: u64| disk.crash(if seed.is_multiple_of(8) { 0 } else { seed ^ number });
-        // Threads of the life that ended hold the old ones.
+        // Leaked tasks of a life that was killed hold the old disks.
         let map = |disk: &MemoryDevice, number: u64| match fate {
             Fate::Closed { power_fails: false } => disk.clone(),
             Fate::Killed { .. } => disk.fork(),
@@ -106,10 +106,12 @@ fn files_below(disk: &MemoryDevice, directory: &str, paths: &mut Vec<String>) {
     }
 }
 
-/// What happens at each operation of the disks.
+/// Troubles of the disks that the world makes itself at each operation: time, other tasks, and the crash.
 #[derive(Debug)]
 struct Troubles {
+    /// Operations so far, on all disks.
     operations: AtomicU64,
+    /// The operation at which the life is killed.
     last: u64,
     device_ns: u64,
     world: Arc<World>,
@@ -121,6 +123,7 @@ impl Troubles {
         Self { operations: AtomicU64::new(0), last, device_ns: life.device_ns, world }
     }
 
+    /// Lets the operation take its time.
     fn wait(&self) {
         if self.device_ns > 0 {
             let time = Duration::from_nanos(world::random(self.device_ns));

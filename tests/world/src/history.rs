@@ -13,8 +13,9 @@ use crate::plan::Plan;
 #[derive(Debug)]
 pub struct World {
     pub plan: Plan,
+    /// The judge's files of each client; the last one is its tree.
     files: Mutex<Vec<Vec<File>>>,
-    /// Whether the last life closed its pool.
+    /// Whether the present life closed its pool.
     pub was_closed: AtomicBool,
     /// Whether the pool must be recovered from its data root before it can be opened.
     pub is_meta_lost: AtomicBool,
@@ -33,6 +34,7 @@ pub struct World {
 /// Counts of what happened, over all lives.
 #[derive(Debug, Default)]
 pub struct Tally {
+    /// Requests of clients, and those that failed.
     pub requests: AtomicU64,
     pub refused: AtomicU64,
     pub device_operations: AtomicU64,
@@ -58,7 +60,7 @@ impl World {
         }
     }
 
-    /// The judge's files. No task may switch while it holds them.
+    /// The judge's files. A task that holds them must reach no point: another one would wait for ever.
     pub fn files(&self) -> MutexGuard<'_, Vec<Vec<File>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,7 +19,7 @@ pub struct File {
     older: Vec<State>,
     /// Whether the last request was answered.
     is_answered: bool,
-    /// Since when the present state is that of a closed file; `None` while it is open.
+    /// The time at which the file was closed in its present state; `None` while it is open.
     closed_at: Option<Duration>,
 }
 
@@ -91,7 +91,7 @@ impl File {
         self.older.clear();
     }
 
-    /// Notes that names may be as old as the last closing.
+    /// Notes that the meta root is lost: names may be as old as the last closing.
     pub fn go_back(&mut self) {
         let newer = std::mem::take(&mut self.states);
         self.states = std::mem::take(&mut self.older);
@@ -117,7 +117,7 @@ impl File {
         Ok(())
     }
 
-    /// Judges what is seen after a crash, and takes it as the present state.
+    /// Judges what is seen at the start of a life, and takes it as the present state.
     pub fn judge(&mut self, seen: &State) -> Result<(), String> {
         self.look(seen)?;
         // What was older stays possible until the pool is closed.

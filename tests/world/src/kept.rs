@@ -10,7 +10,7 @@ use crate::attempt::attempt;
 use crate::name::Name;
 use crate::plan::Plan;
 
-/// The content of such a file.
+/// The content of a file in `kept`.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Kept {
@@ -83,7 +83,7 @@ pub fn new_file(name: &str) -> Result<PathBuf, String> {
     Ok(path)
 }
 
-/// Writes a file of kept plans.
+/// Writes a kept plan to its file.
 ///
 /// # Errors
 /// The file cannot be written.

@@ -115,6 +115,7 @@ pub fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
     close(pool);
 }
 
+/// Data containers hold each chunk once, and nothing else.
 fn assert_stored_once(stats: &PoolStats) {
     let different_bytes = stats.unique_chunk_bytes + stats.unreferenced_chunk_bytes;
     assert_eq!(stats.data_containers.stored_bytes, different_bytes, "stored bytes, and those of different chunks");

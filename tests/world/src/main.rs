@@ -1,8 +1,12 @@
-//! The whole engine in a world that one seed decides: threads, time, disks, clients and accidents.
+//! The whole engine in a world that one seed decides: threads, time, disks, clients and troubles.
 //!
 //!     cargo run --release --manifest-path tests/world/Cargo.toml -- --seed 7      # one seed, told as a story
 //!     cargo run --release --manifest-path tests/world/Cargo.toml -- --from 0 --count 1000
 //!     cargo run --release --manifest-path tests/world/Cargo.toml -- --shrink 7    # from a seed that fails to a small plan
+//!
+//! A seed makes a [`plan`]. [`seed`] runs it: life after life, each a [`day`], then the [`last_day`]. In a life several
+//! [`client`]s work on a [`pool`] that lies on [`disk`]s, and tell the [`judge`]. [`history`] outlives the lives.
+//! `docs/safety.md` says what the world covers, `CONTRIBUTING.md` how to add to it.
 
 mod attempt;
 mod canaries;
@@ -75,7 +79,7 @@ struct Arguments {
     /// Run as many seeds as this time allows, instead of a number.
     #[arg(long)]
     seconds: Option<u64>,
-    /// Processes that run seeds side by side.
+    /// Processes that run seeds side by side; up to 100 seeds run in this one alone.
     #[arg(long, default_value_t = 1)]
     jobs: u64,
     /// Run each seed twice; all that happened must be equal.
@@ -84,7 +88,7 @@ struct Arguments {
     /// Make this mistake in every world.
     #[arg(long, value_parser = Canary::by_name)]
     canary: Option<Canary>,
-    /// Make each mistake in turn, and print after how many seeds it is found.
+    /// Search for each mistake in turn, and print after how many seeds it is found.
     #[arg(long, group = "mode")]
     canaries: bool,
     /// Stop at the first seed that fails, and print how many were tried.
@@ -96,16 +100,16 @@ struct Arguments {
     /// Run the plan of the standard input, for the process that started this one.
     #[arg(long, hide = true, group = "mode")]
     attempt: bool,
-    /// Longest time of a world, in seconds.
+    /// Longest time of a world, in seconds, for the process that started this one.
     #[arg(long, hide = true, default_value_t = PATIENCE_SECS)]
     patience: u64,
 }
 
 /// Seeds that one process runs: what a killed life leaks goes with the process.
 const BATCH: u64 = 100;
-/// Begin of the line with the counts of a batch.
+/// Beginning of the line with the counts of a batch.
 const COUNTS: &str = "counts ";
-/// Most seeds take some milliseconds.
+/// Longest time of a world, in seconds: most take some milliseconds.
 const PATIENCE_SECS: u64 = 120;
 
 /// Runs a plan on a thread of its own, so that nothing of earlier ones is left.
@@ -215,7 +219,7 @@ fn tell(plan: Plan, arguments: &Arguments) -> Result<(), String> {
     run(plan, true, arguments).map(|outcome| println!("{outcome:?}"))
 }
 
-/// Prints the error, if there is one.
+/// Prints the error, if there is one. Returns the exit code.
 fn told(outcome: Result<(), String>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

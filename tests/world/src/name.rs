@@ -11,12 +11,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub trait Named: Copy + Debug + 'static {
     /// The type's values in the plural, for messages.
     const KIND: &str;
+    /// All values.
     const ALL: &[Self];
 
     /// Finds the value of this name.
     ///
     /// # Errors
-    /// There is none; the message lists all names.
+    /// No value has this name; the message lists all names.
     fn by_name(name: &str) -> Result<Self, String> {
         let mut all = Self::ALL.iter().copied();
         all.find(|value| format!("{value:?}") == name)

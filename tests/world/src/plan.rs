@@ -1,4 +1,6 @@
 //! Everything that a seed decides before its world begins. Each seed switches a part of all troubles on.
+//!
+//! Another draw changes the plans of all seeds. Kept plans stay: they are files.
 
 use std::time::Duration;
 
@@ -13,6 +15,9 @@ use crate::fault::PlannedFault;
 use crate::form::{HabitsForm, nanoseconds};
 
 /// The end of a life.
+///
+/// A life that ends before the operation of its crash is killed behind its [idle](Life::idle) time; without one it is
+/// closed. [`Habits::last_one_in`] may kill it earlier.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub enum Fate {
@@ -48,6 +53,7 @@ impl Fate {
     }
 }
 
+/// Faults to choose from: EIO twice, as it concerns the most operations.
 const FAULTS: [Fault; 6] =
     [Fault::Io, Fault::NoSpace, Fault::ShortWrite, Fault::ShortWriteNoSpace, Fault::ShortRead, Fault::Io];
 
@@ -58,12 +64,14 @@ pub struct Life {
     pub fate: Fate,
     #[serde(with = "HabitsForm")]
     pub habits: Habits,
+    /// Requests of each client.
     pub steps: u64,
     /// Longest time of a device operation, in nanoseconds.
     pub device_ns: u64,
-    /// How often each tool runs at most; 0: never.
+    /// How often the tool that reclaims runs; 0: never.
     pub reclaims: u64,
     pub scrubs: u64,
+    /// How often statistics are asked for.
     pub looks: u64,
     /// One of this many requests is behind a pause of up to this many bits of microseconds.
     pub pause_one_in: u64,
@@ -73,7 +81,7 @@ pub struct Life {
     pub idle: Duration,
     #[serde(rename = "commit_interval_ns", with = "nanoseconds")]
     pub commit_interval: Duration,
-    /// Operations of the disks that fail: the disk, how, and when.
+    /// Operations of the disks that fail: the disk (0: meta root, 1: data root), how, and when.
     pub faults: Vec<(usize, PlannedFault)>,
     /// Size of each disk; `None`: without limit.
     pub capacity_bytes: Option<u64>,
@@ -85,7 +93,8 @@ pub struct Life {
     pub is_damaged: bool,
     /// Seconds by which the clock is wrong from the start of this life on.
     pub clock_jump_secs: i64,
-    /// The meta root is gone behind this life, if the pool was closed.
+    /// The meta root is gone behind this life, if it has a disk of its own, an export was made, and the life has no
+    /// faults.
     pub loses_meta: bool,
 }
 
@@ -121,6 +130,7 @@ fn write_bytes_max() -> u64 {
 }
 
 impl Plan {
+    /// The plan of a seed.
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
         let lives = 1 + dice.below(4);
@@ -147,6 +157,7 @@ impl Plan {
         }
     }
 
+    /// Disks whose bits flip behind a life and all later ones.
     fn on_bad_disks(mut self, dice: &mut Dice) -> Self {
         let first = dice.below(self.lives.len() as u64) as usize;
         // A flip in the only copy of all names loses as many as it hits.
@@ -157,7 +168,7 @@ impl Plan {
         self
     }
 
-    /// Disks that are full now and then, but never with the bytes of others: what was reserved must suffice.
+    /// Disks that only the pool fills: the room that it reserves must suffice.
     fn on_small_disks(self, dice: &mut Dice) -> Self {
         let disk_bytes = (6 << 20) + dice.below(16 << 20);
         let on_small =
@@ -187,6 +198,7 @@ impl Plan {
                 0 => Fate::Killed { operation },
                 1 => Fate::PowerLost { operation },
                 2 | 3 => {
+                    // A kill within a step.
                     (life.habits.linger_one_in, life.habits.last_one_in) = (1 << dice.below(4), 1 << dice.below(5));
                     if dice.one_in(2) {
                         life.habits.last_step = Step::Export as u8;
@@ -194,7 +206,7 @@ impl Plan {
                     Fate::Killed { operation: u64::MAX }
                 }
                 4 | 5 => {
-                    // When everything is done, and durable.
+                    // A kill when everything is done, and durable: no operation has this number.
                     (life.idle, life.loses_meta) = (3 * life.commit_interval + Duration::from_millis(1), false);
                     Fate::Killed { operation: u64::MAX }
                 }
@@ -244,10 +256,10 @@ impl Life {
                 faults.push((dice.below(2) as usize, if is_lasting { plan.lasting() } else { plan }));
             }
         }
-        let life = Self::quiet(dice);
+        let life = Self::untroubled(dice);
         // A pool that is opened and closed, and nothing else, is written to all the same.
         let mut life = if dice.one_in(8) { Self { steps: 0, reclaims: 0, scrubs: 0, ..life } } else { life };
-        if !matches!(fate, Fate::Closed { .. }) && dice.one_in(4) {
+        if fate.is_crash() && dice.one_in(4) {
             life.habits.last_one_in = 1 << dice.below(5);
         }
         Self {
@@ -266,12 +278,13 @@ impl Life {
         !self.faults.is_empty() || self.capacity_bytes.is_some() || self.is_damaged
     }
 
-    /// Whether anything else may fail: not if requests fail for want of room alone.
+    /// Whether more may fail than requests that find no room: opening, closing, syncing, tools.
     pub fn may_break(&self) -> bool {
         self.may_fail() && (!self.keeps_reserve || self.is_damaged)
     }
 
-    /// Longest time until a closed file is durable, in this life: the interval, and a round on a disk as slow as this.
+    /// Longest time until a closed file is durable, in this life: two intervals, some seconds, and a round on a disk as
+    /// slow as this.
     pub fn durable_after(&self) -> Duration {
         2 * self.commit_interval + Duration::from_secs(10) + 2000 * Duration::from_nanos(self.device_ns)
     }
@@ -281,8 +294,8 @@ impl Life {
         self.durable_after()
     }
 
-    /// A life that nothing ends early.
-    pub fn quiet(dice: &mut Dice) -> Self {
+    /// A life with habits and work by chance, and without any trouble of the disks or of its end.
+    pub fn untroubled(dice: &mut Dice) -> Self {
         let habits = Habits {
             switch_one_in: 1 << dice.below(7),
             step_ns: 1 << (8 + dice.below(8)),

@@ -14,12 +14,13 @@ use crate::history::World;
 use crate::operations::Client as Operations;
 use crate::plan::{Life, properties};
 
+/// Makes the pool, on disks without trouble.
 pub fn make(disks: &Disks) {
     let [meta, data] = disks.plain();
     format_on(&meta, &data, disks.data_root(), &properties(), (0, 0)).expect("formats");
 }
 
-/// Opens the pool; recovers it before if its meta root is lost.
+/// Opens the pool for this life. Recovers it first if its meta root is lost.
 pub fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<Arc<Pool>> {
     world::set_clock_error(life.clock_jump_secs);
     let roots = disks.of_life(life, world);
@@ -50,7 +51,8 @@ pub fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<A
     Pool::open_on(&roots[0], &roots[1], Vec::new(), &options, &NoProgress)
 }
 
-/// Looks at all files as they are after whatever happened; returns which cannot be read.
+/// Has the judge look at all files at the start of a life, and removes leftovers of requests. Returns which files cannot
+/// be read, and which leftovers cannot be removed.
 pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
     let mut unread = Vec::new();
     let operations = Operations::new(pool.service());
@@ -76,6 +78,10 @@ pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
     unread
 }
 
+/// Checks everything, with all data.
+///
+/// # Panics
+/// Anything is not sound.
 pub fn check(pool: &Pool) {
     let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
     let report = report.unwrap_or_else(|error| panic!("cannot be checked: {error}"));

@@ -39,14 +39,14 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
     let mut disks = Disks::new(plan.two_disks);
     let mut dice = Dice::new(seed ^ 0xf11b);
     let mut outcome = Outcome::default();
-    let quiet = Life::quiet(&mut Dice::new(seed ^ 0xf0f0));
+    let untroubled = Life::untroubled(&mut Dice::new(seed ^ 0xf0f0));
     let live = |number: u64, life: &Life, disks: &Disks, act: fn(&Arc<World>, &Life, &Disks, u64)| {
         let (world, of, on) = (world.clone(), life.clone(), disks.clone());
         world::run(seed.wrapping_mul(1_000_003) ^ number, life.habits, move || act(&world, &of, &on, number))
     };
     let failed = |number: u64, reason: String| Err(format!("life {number}: {reason}"));
 
-    if let End::Failed(reason) = live(0, &quiet, &disks, |_, _, disks, _| make(disks)) {
+    if let End::Failed(reason) = live(0, &untroubled, &disks, |_, _, disks, _| make(disks)) {
         return failed(0, reason);
     }
     for (number, life) in (1..).zip(&plan.lives) {
@@ -55,7 +55,7 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
         world.tell(|| format!("life {number} ends: {end:?}"));
         let fate = match end {
             End::Failed(reason) => return failed(number, reason),
-            // Its end came before its fate.
+            // It ended before the operation of its crash.
             End::Ended => match life.fate {
                 closed @ Fate::Closed { .. } => closed,
                 _ => Fate::Closed { power_fails: false },
@@ -96,7 +96,7 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
     }
     let last = plan.lives.len() as u64 + 1;
     let is_damaged = plan.lives.iter().any(|life| life.flips > 0);
-    let last_life = Life { is_damaged, ..quiet };
+    let last_life = Life { is_damaged, ..untroubled };
     if let End::Failed(reason) = live(last, &last_life, &disks, if is_damaged { damaged_day } else { last_day }) {
         return failed(last, reason);
     }

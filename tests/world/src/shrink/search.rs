@@ -99,7 +99,8 @@ impl<F: FnMut(&Plan) -> Option<String>> Search<F> {
 fn move_crashes(plan: &mut Plan) {
     let mut dice = Dice::new(plan.seed);
     for operation in plan.lives.iter_mut().filter_map(|life| life.fate.operation_mut()) {
-        *operation = 1 + dice.below(*operation + *operation / 4);
+        // A crash behind all operations has the largest number.
+        *operation = 1 + dice.below(operation.saturating_add(*operation / 4));
     }
 }
 
@@ -175,6 +176,14 @@ mod tests {
         };
         let (firm, lucky) = (clients(true), clients(false));
         assert!(firm > 3 * lucky, "{firm} and {lucky}");
+    }
+
+    #[test]
+    fn regression_a_crash_behind_all_operations_can_be_moved() {
+        let fate = Fate::Killed { operation: u64::MAX };
+        let mut plan = Plan { lives: vec![Life { fate, ..Life::default() }], ..Plan::default() };
+        move_crashes(&mut plan);
+        assert!(plan.lives[0].fate.is_crash());
     }
 
     #[test]
