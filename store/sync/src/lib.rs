@@ -5,8 +5,8 @@
 //! it, `tests/world` runs the engine as tasks of one thread of the system: one seed decides which task goes on at each
 //! lock, channel and device operation, and time passes only when the world says so.
 //!
-//! Outside of a running world the locks of the feature are the system's; threads, random bytes and the clock exist only
-//! inside. A build with the feature is slower and is for tests alone.
+//! Outside of a running world the locks of the feature, its sleep and its `Instant` are the system's. Threads start, and
+//! random bytes and the time of day have a meaning, only inside. A build with the feature is slower and is for tests alone.
 
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]

@@ -12,7 +12,7 @@ pub mod thread {
         sleep, yield_now,
     };
 
-    /// Takes its time in a world.
+    /// Does nothing: in a world, a step takes its time here.
     #[inline(always)]
     pub const fn linger(_: crate::step::Step) {}
 }

@@ -1,5 +1,5 @@
-//! A plan that runs in a process of its own: what killed lives leak goes with it, and a world that hangs or dies is seen
-//! from outside.
+//! Worlds in processes of their own: what killed lives leak goes with them, and a world that hangs or dies is seen from
+//! outside.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -11,17 +11,22 @@ use crate::plan::Plan;
 /// Longest time of an attempt in seconds: most take some milliseconds.
 const PATIENCE_SECS: u64 = 10;
 
+/// Returns a command that runs this program with this mistake.
+pub fn this_program(canary: Option<Canary>) -> Command {
+    let mut command = Command::new(std::env::current_exe().expect("has a path"));
+    if let Some(canary) = canary {
+        command.args(["--canary", &format!("{canary:?}")]);
+    }
+    command
+}
+
 /// Runs the plan, with this mistake.
 ///
 /// # Errors
 /// The failure in words. A process that dies or does not end has failed, too.
 pub fn attempt(plan: &Plan, canary: Option<Canary>) -> Result<(), String> {
-    let program = std::env::current_exe().expect("has a path");
-    let mut command = Command::new(program);
+    let mut command = this_program(canary);
     command.args(["--attempt", "--patience", &PATIENCE_SECS.to_string()]);
-    if let Some(canary) = canary {
-        command.args(["--canary", &format!("{canary:?}")]);
-    }
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = command.spawn().expect("starts a process");
     let written = serde_json::to_vec(plan).expect("plans can be written");

@@ -1,9 +1,11 @@
 //! The table of canaries: after how many seeds each mistake is found.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dedupfs_sync::canary::Canary;
+
+use crate::attempt::this_program;
 
 /// Searches for each canary, each among other seeds. The table has the median of the numbers of seeds that they take.
 const SEARCHES: u64 = 5;
@@ -18,9 +20,8 @@ enum Found {
 
 /// Searches for a canary in a process of its own, from this seed on.
 fn search(canary: Canary, from: u64, count: u64) -> Found {
-    let program = std::env::current_exe().expect("has a path");
-    let mut command = Command::new(program);
-    command.args(["--canary", &format!("{canary:?}"), "--until-found", "--patience", "20"]);
+    let mut command = this_program(Some(canary));
+    command.args(["--until-found", "--patience", "20"]);
     command.args(["--from", &from.to_string(), "--count", &count.to_string()]);
     let output = command.stderr(Stdio::null()).output().expect("starts a process");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use dedupfs::transfer::{PutOptions, TransferError, TransferReport};
 use dedupfs::{EngineError, NoProgress, Pool};
-use dedupfs_service::Errno;
+use dedupfs_service::{Errno, Handle, Ino, ROOT_INO};
 use dedupfs_sync::{thread, world};
-use std::time::Duration;
 
 use crate::content::Content;
 use crate::dice::{Dice, content};
@@ -25,10 +25,12 @@ pub struct Client {
     pub dice: Dice,
     pub life: Life,
     /// Open files that were removed.
-    pub open: Vec<(u64, dedupfs_service::Handle)>,
+    pub open: Vec<Open>,
 }
 
 type Outcome = Result<(), Errno>;
+/// An open file: its inode number and its handle.
+type Open = (Ino, Handle);
 
 /// The kind of request that puts a tree.
 const PUT: u64 = 12;
@@ -54,6 +56,14 @@ impl Client {
         self.with(file, |file| file.begin(content.map(Arc::new)));
     }
 
+    /// Notes an answer behind which the file is closed.
+    fn answered_and_closed(&self, file: usize) {
+        self.with(file, |file| {
+            file.answered();
+            file.closed(world::now());
+        });
+    }
+
     /// Makes the requests of this life. After one that failed the client gives up, unless the disk is full by the pool
     /// alone: then it makes room.
     pub fn live(mut self) {
@@ -77,7 +87,7 @@ impl Client {
                 6 => self.append(file),
                 7 => self.truncate(file),
                 8 => self.remove(file),
-                9 => self.sync(file),
+                9 => self.sync(),
                 10 => self.remove_open(file),
                 11 => self.clone_range(file),
                 PUT if self.world.plan.with_trees => self.put_tree(),
@@ -144,10 +154,9 @@ impl Client {
         operations.release(open);
         self.begin(file, Some(Content::new(&bytes)));
         operations.rename(&temporary, &name, false)?;
-        self.with(file, File::answered);
-        self.with(file, |file| file.closed(world::now()));
+        self.answered_and_closed(file);
         if self.dice.one_in(4) {
-            operations.0.fsync_directory(dedupfs_service::ROOT_INO)?;
+            operations.0.fsync_directory(ROOT_INO)?;
             self.with(file, File::durable);
         }
         Ok(())
@@ -197,13 +206,7 @@ impl Client {
     }
 
     /// Writes in pieces; each is a state that a crash may leave.
-    fn write_pieces(
-        &mut self,
-        file: usize,
-        open: (u64, dedupfs_service::Handle),
-        offset: u64,
-        bytes: &[u8],
-    ) -> Outcome {
+    fn write_pieces(&mut self, file: usize, open: Open, offset: u64, bytes: &[u8]) -> Outcome {
         let operations = self.operations();
         // Not so many requests that they take the world long.
         let piece_bytes = 1 + bytes.len() / 64 + self.dice.below(self.world.plan.write_bytes_max) as usize;
@@ -219,7 +222,7 @@ impl Client {
     }
 
     /// Closes; syncs before now and then.
-    fn close(&mut self, file: usize, open: (u64, dedupfs_service::Handle), outcome: Outcome) -> Outcome {
+    fn close(&mut self, file: usize, open: Open, outcome: Outcome) -> Outcome {
         let operations = self.operations();
         let synced = if self.dice.one_in(3) {
             let synced = outcome.and_then(|()| operations.fsync(open));
@@ -243,8 +246,7 @@ impl Client {
         let len = if self.dice.one_in(3) { 0 } else { self.dice.below(2 * content.len_bytes() + 2) };
         self.begin(file, Some(content.resized(len)));
         self.operations().truncate(&self.name(file), len)?;
-        self.with(file, File::answered);
-        self.with(file, |file| file.closed(world::now()));
+        self.answered_and_closed(file);
         Ok(())
     }
 
@@ -254,8 +256,7 @@ impl Client {
         }
         self.begin(file, None);
         self.operations().unlink(&self.name(file))?;
-        self.with(file, File::answered);
-        self.with(file, |file| file.closed(world::now()));
+        self.answered_and_closed(file);
         Ok(())
     }
 
@@ -269,7 +270,7 @@ impl Client {
         self.remove(file)
     }
 
-    fn sync(&mut self, _: usize) -> Outcome {
+    fn sync(&mut self) -> Outcome {
         if let Err(error) = self.pool.sync() {
             assert!(self.life.may_break(), "client {}: sync fails: {error}", self.number);
             return Err(Errno::EIO);
@@ -341,7 +342,7 @@ impl Client {
         operations.rename(&format!("{hidden}/{name}"), &name, false)?;
         self.with(tree, File::answered);
         // Only then it is acknowledged.
-        operations.0.fsync_directory(dedupfs_service::ROOT_INO)?;
+        operations.0.fsync_directory(ROOT_INO)?;
         self.with(tree, File::durable);
         operations.remove_directory(&hidden)
     }

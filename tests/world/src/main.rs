@@ -33,7 +33,7 @@ mod shrink;
 mod tree;
 
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
@@ -188,16 +188,12 @@ impl Sum {
     }
 }
 
-/// Has another process run these seeds. A process that dies counts as one failure.
+/// Has another process run these seeds, and prints the failures that it tells. A process that dies counts as one failure.
 fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
-    let program = std::env::current_exe().expect("has a path");
-    let mut command = Command::new(program);
+    let mut command = attempt::this_program(arguments.canary);
     command.args(["--counts", "--from", &from.to_string(), "--count", &count.to_string()]);
     if arguments.twice {
         command.arg("--twice");
-    }
-    if let Some(canary) = arguments.canary {
-        command.args(["--canary", &format!("{canary:?}")]);
     }
     let output = command.stderr(Stdio::null()).output().expect("starts a process");
     let text = String::from_utf8_lossy(&output.stdout);

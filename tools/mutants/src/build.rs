@@ -32,7 +32,7 @@ pub struct Build<'a> {
     marks: HashMap<String, Vec<(Range<usize>, u32)>>,
 }
 
-/// Errors whose cause is the weaving, or may be.
+/// Whether the cause of this error is the weaving, or may be: then the mutant itself might build.
 fn is_of_weaving(code: &str) -> bool {
     // Functions that are not `const`; borrows; moves.
     code.starts_with("E05") || ["E0015", "E0658", "E0716", "E0382", "E0373", "E0493", "E0621"].contains(&code)
@@ -86,7 +86,7 @@ impl<'a> Build<'a> {
         });
     }
 
-    /// Takes the blame for one error of the compiler. Returns its text if nobody is to blame.
+    /// Leaves the mutants out that cause an error of the compiler. Returns the error's text if none of them does.
     fn blame(&mut self, message: &Value) -> Result<(), String> {
         let code = message["code"]["code"].as_str().unwrap_or("");
         let text = message["message"].as_str().unwrap_or("");

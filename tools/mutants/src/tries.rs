@@ -10,9 +10,9 @@ use crate::copy::Copy;
 
 /// Seeds that a mutant lives through at most.
 pub const WORLDS: u32 = 300;
-/// Seconds of the quick tests, which run before the worlds.
+/// Seconds of the quick tests of a mutant together, which run before its worlds.
 const QUICK: f64 = 4.0;
-/// Seconds of the slow tests, which run behind the worlds.
+/// Seconds of the slow tests of a mutant together, which run behind its worlds.
 const SLOW: f64 = 20.0;
 /// A test that takes longer does not try mutants.
 const TEST_MAX: f64 = 8.0;
@@ -47,10 +47,11 @@ pub enum Fate {
     Timeout(String),
     /// Nothing notices it.
     Survived,
-    /// Nothing that was run comes past it.
+    /// No test and no world reaches it.
     Unreached,
 }
 
+/// Runs a test with a mutant; 0 is none. The numbers of the mutants that it reaches go to the file `seen`.
 fn run(copy: &Copy, test: &Test, mutant: u32, seconds: f64, seen: Option<&Path>) -> End {
     let mut command = Command::new("timeout");
     command.args(["--signal=KILL", &format!("{:.0}", seconds.ceil())]).arg(&test.program).args(&test.arguments);
@@ -77,7 +78,7 @@ fn clear(directory: &Path) {
 }
 
 impl Test {
-    /// Runs it without a mutant. Fails if it does not pass then, or takes too long.
+    /// Runs it without a mutant, and notes its time and the mutants that it reaches. Returns whether it passes in time.
     fn measure(&mut self, copy: &Copy, seconds: f64) -> bool {
         let seen = copy.target.join("seen");
         let _absent = fs::remove_file(&seen);
@@ -89,6 +90,7 @@ impl Test {
         end == End::Passed
     }
 
+    /// Seconds behind which the test does not end: a mutant makes it slower, and the machine is busy.
     fn longest(&self) -> f64 {
         20.0 + 10.0 * self.seconds
     }
@@ -137,7 +139,7 @@ pub fn world(copy: &Copy, program: &Path) -> Test {
     test
 }
 
-/// Returns the number of the first tests that take as many seconds together, or one more.
+/// Returns how many tests begin within this time, if they run one after the other.
 fn within(tests: &[&Test], seconds: f64) -> usize {
     let mut sum = 0.0;
     let begin = tests.iter().take_while(|test| {
@@ -179,6 +181,7 @@ pub fn fate(copy: &Copy, mutant: u32, tests: &[Test], world: Option<&Test>, noti
     of(quick).or_else(in_world).or_else(|| of(slow)).unwrap_or(Fate::Survived)
 }
 
+/// Runs the worlds with a mutant, until one fails.
 fn run_worlds(copy: &Copy, world: &Test, mutant: u32) -> End {
     let seconds = 60.0 + 5.0 * world.seconds;
     let mut command = Command::new("timeout");

@@ -75,7 +75,8 @@ fn keep_words_of_panics() {
         std::panic::set_hook(Box::new(|panic| {
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
             let words = format!("{} ({place})", text(panic.payload()));
-            if std::env::var_os("RUST_BACKTRACE").is_some() {
+            // 0 is how others switch it off.
+            if std::env::var_os("RUST_BACKTRACE").is_some_and(|text| text != "0") {
                 eprintln!("{words}\n{}", std::backtrace::Backtrace::force_capture());
             }
             state::give_reason(words);

@@ -21,7 +21,7 @@ pub struct Habits {
     pub rerank_one_in: u32,
     /// One of this many steps that must be whole takes long. 0: none.
     pub linger_one_in: u32,
-    /// One of this many that take long, of `last_step`, is the last: the process is killed. 0: none.
+    /// The process is killed within one of this many steps that take long and are a `last_step`. 0: none.
     pub last_one_in: u32,
     /// A [`Step`](crate::step::Step), by its number.
     pub last_step: u8,
@@ -59,13 +59,14 @@ struct State {
     deadlines: BTreeMap<(Duration, u64), &'static str>,
     /// Number of the life.
     life: u64,
-    /// Depth of [`super::primitives::atomically`]. No switch happens inside, so all tasks share it.
+    /// Depth of [`super::primitives::atomically`]. No other task goes on inside, so all tasks share it.
     atomic: u32,
     /// Tasks that have begun and not ended, besides the main one and the timekeeper.
     threads: u32,
     killed: bool,
     /// Whether the main task has returned.
     returned: bool,
+    /// The words of the last panic, for [`super::End::Failed`].
     reason: Option<String>,
     /// Everything that was noted so far, as one number.
     hash: u64,

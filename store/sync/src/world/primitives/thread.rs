@@ -16,7 +16,7 @@ use crate::world::wait;
 /// A step that lingers takes less than two to the power of this many nanoseconds.
 const LINGER_BITS: u64 = 25;
 
-/// Starts a thread with a name.
+/// A way to start a thread with a name.
 #[derive(Debug, Default)]
 pub struct Builder {
     name: Option<String>,
@@ -115,7 +115,8 @@ pub fn sleep(time: Duration) {
     if state::in_world() { wait::sleep(time) } else { std::thread::sleep(time) }
 }
 
-/// Takes its time now and then: what comes between two parts of a step is rare without.
+/// Takes its time now and then, or is the last the process does: otherwise other tasks rarely come between two parts of a
+/// step.
 pub fn linger(step: Step) {
     if state::in_world() && !state::is_atomic() && !std::thread::panicking() {
         let habits = state::habits();
