@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the whole engine in worlds that seeds decide: threads, time, disks, clients and accidents (tests/world).
+# Runs the whole engine in worlds that seeds decide: threads, time, disks, clients and troubles (tests/world).
 #
 #   tools/world-soak.sh [SECONDS | --count N] [--seed S]
 #
