@@ -8,7 +8,7 @@ use dedupfs_store::device::OpenMode;
 use dedupfs_store::{ContainerKind, StoreError};
 use dedupfs_sync::clock::Instant;
 
-use super::files::{self, Current};
+use super::files::{self, Current, Owner};
 use super::frames::{Group, GroupWriter};
 use super::log::{self, News};
 use super::mirror::Mirror;
@@ -161,6 +161,10 @@ impl Exporter {
         }
         self.device.sync_directory(files::DIRECTORY)?;
         self.check_possession()?;
+        // There was no room for it when the pool was opened. Beside an export, a missing owner is a lost one.
+        if matches!(Owner::read(&*self.device, &self.pool), Ok(None)) {
+            self.owner().write(&*self.device, &self.pool)?;
+        }
         if let Err(error) = current.write(&*self.device, &self.pool) {
             // If the replacement may have happened, a crash could leave either file: then no export may count.
             let found = Current::read(&*self.device, &self.pool);

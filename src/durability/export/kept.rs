@@ -223,6 +223,7 @@ mod tests {
         device.replace_file(DIRECTORY, "owner", &[1; 4096]).unwrap();
         assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Unknown);
     }
+
     /// A read that failed once made everything without a name stay, until the user gave it up.
     #[test]
     fn regression_nothing_is_kept_because_the_disk_failed_once() {

@@ -72,8 +72,9 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
         world.files().iter_mut().flatten().for_each(File::life_ended);
         disks = disks.after(fate, seed);
         let was_closed = world.was_closed.load(Ordering::Relaxed);
-        if was_closed && !life.may_fail() {
-            world.has_export.store(true, Ordering::Relaxed);
+        // On a full disk an export gives way.
+        if life.may_fail() || was_closed {
+            world.has_export.store(!life.may_fail(), Ordering::Relaxed);
         }
         if life.loses_meta
             && !life.may_fail()
