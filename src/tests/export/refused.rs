@@ -99,6 +99,23 @@ fn regression_notes_that_cannot_be_read_do_not_keep_a_forced_recovery_or_a_mount
     }
 }
 
+/// Beside the export the missing owner then looked like a lost one, and garbage was kept for good.
+#[test]
+fn regression_an_export_that_counts_has_an_owner() {
+    let (meta, data) = formatted();
+    let faulty = FaultyDevice::over_memory(&data);
+    faulty.add(FaultPlan::new(Fault::NoSpace, 0).on(&[Operation::Create]).path_contains("export/owner").lasting());
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    let pool = Pool::open_on(&shared(&meta), &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
+    write(&pool, "file", &content(1, 30_000));
+    pool.sync().expect("syncs");
+    assert!(!data.exists("export/current").expect("tells"), "nobody would know whose export it is");
+    faulty.heal();
+    pool.core().committer.export().expect("exports");
+    assert!(data.exists("export/current").expect("tells") && data.exists("export/owner").expect("tells"));
+    pool.close().expect("closes");
+}
+
 /// On a filesystem that needs space to free some, the pool became read-only.
 #[test]
 fn regression_a_data_root_without_space_to_clean_up_does_not_end_the_pool() {
