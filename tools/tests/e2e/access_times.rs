@@ -73,8 +73,11 @@ fn reading_changes_nothing_where_it_should_not() {
     }
     // Backup programs open files with O_NOATIME.
     let before = age(&path);
-    let file =
-        rustix::fs::open(&path, rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOATIME, rustix::fs::Mode::empty());
+    let file = rustix::fs::open(
+        &path,
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::NOATIME | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    );
     let mut content = String::new();
     File::from(file.unwrap()).read_to_string(&mut content).unwrap();
     assert_eq!(atime(&path), before);

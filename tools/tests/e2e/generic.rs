@@ -57,7 +57,7 @@ fn regression_a_directory_whose_entries_are_renamed_while_it_is_read_ends() {
         File::create(directory.join(format!("{number}"))).unwrap();
     }
     let opened = || {
-        let how = OFlags::RDONLY | OFlags::DIRECTORY;
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Dir::new(open(&directory, how, Mode::empty()).unwrap()).unwrap()
     };
     let inodes = |read: Vec<(String, u64)>| {

@@ -20,7 +20,8 @@ use crate::site::Site;
 fn files_without_a_name_from_the_start_are_refused() {
     let Some(site) = Site::mounted_if_fit() else { return };
     for _ in 0..2 {
-        let opened = rustix::fs::open(&site.mnt, OFlags::TMPFILE | OFlags::RDWR, Mode::from_raw_mode(0o600));
+        let opened =
+            rustix::fs::open(&site.mnt, OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC, Mode::from_raw_mode(0o600));
         assert_eq!(opened.err(), Some(Errno::OPNOTSUPP));
     }
     // tempfile(3) and similar functions then do this.
@@ -46,7 +47,7 @@ fn a_running_program_is_truncated_only_by_an_open_for_reading() {
     }
     assert_eq!(fs::metadata(&program).unwrap().len(), size_bytes);
     // The program may have ended by then, because its text is gone.
-    let opened = rustix::fs::open(&program, OFlags::RDONLY | OFlags::TRUNC, Mode::empty());
+    let opened = rustix::fs::open(&program, OFlags::RDONLY | OFlags::TRUNC | OFlags::CLOEXEC, Mode::empty());
     assert!(matches!(opened.err(), None | Some(Errno::TXTBSY)));
     running.kill().unwrap();
     running.wait().unwrap();
