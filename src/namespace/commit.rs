@@ -26,6 +26,7 @@ use super::base::{Snapshot, Store};
 use super::changes::{self, ExportMark, Exported};
 use super::inode::Inode;
 use super::log::{PART_OPS_MAX, encode_part};
+use super::opening::advised;
 use super::overlay::Generation;
 use super::tables::{self, Header};
 use super::verified::VerifiedFile;
@@ -213,7 +214,7 @@ impl Namespace {
     /// Returns the records of all containers as of the last commit.
     pub fn containers(&self) -> Result<Vec<ContainerRecord>> {
         let base = self.state.read().base.clone();
-        Ok(self.with_base(base, Snapshot::containers)?.0)
+        Ok(self.with_base(base, Snapshot::containers).map_err(advised)?.0)
     }
 
     /// Makes the store's file as small as possible; returns whether anything moved. Readers and commits wait.

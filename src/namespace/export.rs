@@ -12,6 +12,7 @@ use redb::ReadOnlyTable;
 
 use super::base::{Snapshot, guarded};
 use super::changes::{self, ChangedKey, ExportMark};
+use super::opening::advised;
 use super::tables::{HEADER_KEY, Header};
 use super::{Lineage, Namespace, commit, container_record};
 
@@ -97,7 +98,7 @@ impl Namespace {
             }
             Ok(records)
         };
-        Ok(self.with_base(base, read)?.0)
+        Ok(self.with_base(base, read).map_err(advised)?.0)
     }
 
     /// Gives this meta root a new lineage, durably. For a meta root that was made from a data root.

@@ -110,6 +110,19 @@ impl Superblock {
 
     /// Reads and checks the superblock of a role at the root of `device`.
     pub fn read(device: &dyn Device, role: Role) -> Result<Self> {
+        Self::read_with(device, role, Self::decode)
+    }
+
+    /// As [`read`](Self::read), whatever lies behind the frame: its checksums hold. For a repair that has nothing better.
+    pub fn salvage(device: &dyn Device, role: Role) -> Result<Self> {
+        Self::read_with(device, role, |what, file, role| Ok(Self::decode_frame(what, file, role)?.0))
+    }
+
+    fn read_with(
+        device: &dyn Device,
+        role: Role,
+        decode: impl FnOnce(&str, &[u8], Role) -> Result<Self>,
+    ) -> Result<Self> {
         let (name, place) = (role.file_name(), device.describe());
         let read = match device.read_file(name, FILE_BYTES_MAX as u64) {
             Err(StoreError::NotFound { .. }) => {
@@ -123,7 +136,7 @@ impl Superblock {
                     Role::Data => format!("{place} is not the data root of a dedupfs pool (no {name}): is it mounted?"),
                 }));
             }
-            read => read.and_then(|bytes| Self::decode(&format!("superblock {name} of {place}"), &bytes, role)),
+            read => read.and_then(|bytes| decode(&format!("superblock {name} of {place}"), &bytes, role)),
         };
         read.map_err(|error| match error {
             StoreError::Corrupt { what, expected, found } => {
@@ -193,6 +206,15 @@ impl Superblock {
 
     /// Decodes and fully checks the file; `what` names it in errors.
     fn decode(what: &str, file: &[u8], role: Role) -> Result<Self> {
+        let (superblock, rest) = Self::decode_frame(what, file, role)?;
+        if rest.iter().any(|&byte| byte != 0) {
+            return Err(StoreError::corrupt(what, "zeros after the frame", "other bytes"));
+        }
+        Ok(superblock)
+    }
+
+    /// Returns the superblock, and the bytes behind its frame.
+    fn decode_frame<'a>(what: &str, file: &'a [u8], role: Role) -> Result<(Self, &'a [u8])> {
         if file.is_empty() || !file.len().is_multiple_of(SUPERBLOCK_ALIGNMENT_BYTES) || file.len() > FILE_BYTES_MAX {
             let expected = format!("a multiple of {SUPERBLOCK_ALIGNMENT_BYTES} bytes, at most {FILE_BYTES_MAX}");
             return Err(StoreError::corrupt(what, expected, format!("{} bytes (cut off?)", file.len())));
@@ -211,10 +233,7 @@ impl Superblock {
         if file.len() != expected_bytes {
             return Err(StoreError::corrupt(what, format!("{expected_bytes} bytes"), format!("{} bytes", file.len())));
         }
-        if file.get(frame_bytes..).unwrap_or_default().iter().any(|&byte| byte != 0) {
-            return Err(StoreError::corrupt(what, "zeros after the frame", "other bytes"));
-        }
-        Ok(superblock)
+        Ok((superblock, file.get(frame_bytes..).unwrap_or_default()))
     }
 
     fn decode_body(what: &str, body: &[u8], expected_role: Role) -> Result<Self> {

@@ -337,7 +337,7 @@ impl ContainerStore {
 
     /// Keeps the slot of a container that was forgotten before the store was opened, until it is [freed](Self::free).
     pub fn keep(&self, forgotten: &ContainerRecord) -> Result<()> {
-        Ok(self.shared.slots.occupy(forgotten.address)?)
+        Ok(self.shared.slots.keep(forgotten.address)?)
     }
 
     /// Takes slots that no record names, until they are [released](Self::release). Returns those that could be taken.

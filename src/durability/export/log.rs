@@ -10,6 +10,8 @@ use dedupfs_namespace::{ChangedKey, ExportSource};
 use dedupfs_store::device::DeviceFile;
 use dedupfs_store::{ContainerId, ContainerKind, PoolId};
 use dedupfs_sync::canary::{Canary, is_planted};
+use dedupfs_sync::step::Step;
+use dedupfs_sync::thread;
 
 use super::Exporter;
 use super::frames::{Group, GroupWriter, ReadFrame};
@@ -51,6 +53,7 @@ pub(super) fn append(
         let Some(copied_bytes) = outcome? else { return Ok(None) };
         source.header(&mut |item| writer.push(item))?;
         let end_bytes = writer.finish()?;
+        thread::linger(Step::ExportSync);
         if !is_planted(Canary::ExportNotSynced) {
             log.sync()?;
         }

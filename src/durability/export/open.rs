@@ -9,6 +9,7 @@ use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, OpenMode, PoolLock};
 use dedupfs_store::{PoolId, StoreError};
+use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::{Condvar, Mutex};
 
 use super::files::{self, Current, Owner};
@@ -191,7 +192,10 @@ pub(super) fn exported_row(device: &dyn Device, pool: &PoolId, known: &Exported)
 fn find(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<(Option<Live>, Option<String>)> {
     let mut damage = None;
     match usable(device, pool, namespace) {
-        Ok(Some(live)) => return Ok((Some(live), None)),
+        Ok(Some(live)) => {
+            make_durable(device, &live, &namespace.export_mark().exported)?;
+            return Ok((Some(live), None));
+        }
         Ok(None) if namespace.export_mark().exported.generation != 0 => {
             tracing::error!("the export on the data root is gone: it is made anew");
             damage = Some("export/current is gone".to_owned());
@@ -207,6 +211,16 @@ fn find(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<(Op
         Current::remove(device)?;
     }
     Ok((None, damage))
+}
+
+/// Syncs the part of an export that no commit knew to be durable: a process that was killed may have left it in memory only.
+fn make_durable(device: &dyn Device, live: &Live, known: &Exported) -> Result<()> {
+    let is_known = live.current.generation == known.generation && live.log_bytes <= known.log_bytes;
+    if is_known || is_planted(Canary::FoundExportNotSynced) {
+        return Ok(());
+    }
+    live.log.sync()?;
+    Ok(device.sync_directory(files::DIRECTORY)?)
 }
 
 fn usable(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<Option<Live>> {

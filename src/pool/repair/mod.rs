@@ -160,12 +160,21 @@ fn plan_or_repair(
     match open_on(&options) {
         Ok(pool) => {
             let found = check_and_quarantine(&pool, how, progress, &mut report.plan);
-            pool.close()?;
-            let found = found?;
-            if found.needs_rebuild {
-                reason = reason.or(Some("counts or places are wrong".to_owned()));
+            let closed = pool.close();
+            match found {
+                Err(EngineError::Store(error @ StoreError::Corrupt { .. })) => {
+                    tracing::warn!(%error, "the indexes cannot be read");
+                    reason = Some("they are damaged".to_owned());
+                }
+                found => {
+                    closed?;
+                    let found = found?;
+                    if found.needs_rebuild {
+                        reason = reason.or(Some("counts or places are wrong".to_owned()));
+                    }
+                    report.check = Some(found);
+                }
             }
-            report.check = Some(found);
         }
         Err(EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. }))) => {
             // The error advises this very repair.

@@ -1,5 +1,5 @@
-//! Restores an unreadable superblock from that of the other root, which has the same content. Also records a data root
-//! that moved.
+//! Restores an unreadable superblock from that of the other root, which has the same content. If both are damaged, one
+//! whose checksums hold is enough. Also records a data root that moved.
 
 use std::path::Path;
 
@@ -24,6 +24,14 @@ pub(super) fn restore_superblocks(
     let data = Superblock::read(data_device, Role::Data);
     // A superblock of another version is not damaged, and one that the device fails to read may be sound.
     let is_bad = |error: &StoreError| matches!(error, StoreError::Corrupt { .. } | StoreError::Usage(_));
+    let is_damaged = |error: &StoreError| matches!(error, StoreError::Corrupt { .. });
+    if let (Err(of_meta), Err(of_data)) = (&meta, &data)
+        && is_bad(of_meta)
+        && is_bad(of_data)
+        && (is_damaged(of_meta) || is_damaged(of_data))
+    {
+        return restore_both(meta_device, data_device, data_root, of_meta, of_data);
+    }
     let (device, restored, error) = match (meta, data) {
         (Ok(meta), Ok(data)) => {
             Superblock::check_pair(&meta, &data)?;
@@ -46,8 +54,34 @@ pub(super) fn restore_superblocks(
     };
     let name = restored.role.file_name();
     write(device, &restored)?;
-    let why = if matches!(error, StoreError::Corrupt { .. }) { "damaged" } else { "missing" };
+    let why = if is_damaged(&error) { "damaged" } else { "missing" };
     Ok(vec![format!("write the superblock {name} again from that of the other root: it is {why}")])
+}
+
+/// Rewrites both superblocks, from one of which only the bytes behind its frame are damaged.
+fn restore_both(
+    meta_device: &dyn Device,
+    data_device: &dyn Device,
+    data_root: &[u8],
+    of_meta: &StoreError,
+    of_data: &StoreError,
+) -> Result<Vec<String>> {
+    let salvaged =
+        Superblock::salvage(meta_device, Role::Meta).or_else(|_| Superblock::salvage(data_device, Role::Data));
+    let Ok(salvaged) = salvaged else {
+        return Err(StoreError::corrupt(
+            "the pool",
+            "a superblock from which the other one can be written",
+            format!(
+                "none ({of_meta}; {of_data}). A copy of either file in its place is enough: they have not changed since the \
+                 pool was formatted"
+            ),
+        )
+        .into());
+    };
+    write(data_device, &Superblock { role: Role::Data, data_root: Vec::new(), ..salvaged.clone() })?;
+    write(meta_device, &Superblock { role: Role::Meta, data_root: data_root.to_vec(), ..salvaged })?;
+    Ok(vec!["write both superblocks again: the frame of one is sound".to_owned()])
 }
 
 /// Refuses a directory that shows no sign of ever having been a data root. Below a mountpoint there is often an empty

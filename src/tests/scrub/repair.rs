@@ -74,6 +74,26 @@ fn a_damaged_superblock_is_written_again_from_the_other() {
     }
 }
 
+/// Bits flipped in both; a world found that there was no way out, though the frame of one was sound.
+#[test]
+fn regression_two_damaged_superblocks_are_written_again_if_the_frame_of_one_is_sound() {
+    for (meta, data) in [(3000, 2000), (100, 3000), (3000, 100)] {
+        let damage = |device: &Arc<dyn Device>| {
+            flip(device, "dedupfs.meta", meta);
+            flip(device, "dedupfs.data", data);
+        };
+        let (device, data) = planned_repaired_and_gone(&damage, "both superblocks", false);
+        whole(&device, &data);
+    }
+    let (device, _) = pool_with_files();
+    flip(&device, "dedupfs.meta", 100);
+    flip(&device, "dedupfs.data", 100);
+    let how = RepairOptions { apply: true, ..RepairOptions::default() };
+    let refused =
+        repair_on(&device, &device, b".", &how, &PoolOptions::default(), &NoProgress).expect_err("is refused");
+    assert!(refused.to_string().contains("A copy of either file"), "{refused}");
+}
+
 #[test]
 fn a_missing_or_damaged_index_is_made_anew() {
     for directory in ["index/chunks", "index/recipes"] {

@@ -149,12 +149,26 @@ impl SlotFiles {
     /// # Errors
     /// The slot is taken, or the address is invalid.
     pub fn occupy(&self, address: SlotAddress) -> Result<()> {
+        self.take(address)?;
+        let mut state = self.state.lock();
+        let is_missing = state.files.get(&address.file).is_none_or(|file| !file.is_present);
+        if is_missing && state.missing.insert(address.file) {
+            tracing::error!("{} is missing, but containers are recorded in it", self.path(address.file));
+        }
+        Ok(())
+    }
+
+    /// Takes a slot again that was about to be freed. Its file may be gone already: a crash came before that was noted.
+    ///
+    /// # Errors
+    /// The slot is taken, or the address is invalid.
+    pub fn keep(&self, address: SlotAddress) -> Result<()> {
+        self.take(address)
+    }
+
+    fn take(&self, address: SlotAddress) -> Result<()> {
         self.check_address(address)?;
         let mut state = self.state.lock();
-        if !state.files.contains_key(&address.file) {
-            tracing::error!("{} is missing, but containers are recorded in it", self.path(address.file));
-            state.missing.insert(address.file);
-        }
         let file = state.files.entry(address.file).or_default();
         if !file.taken.insert(address.slot) {
             let what = format!("container record of slot {address} in {}", self.directory);
@@ -326,16 +340,20 @@ impl SlotFiles {
         if !self.state.lock().leaving.insert(address) {
             return Err(StoreError::Usage(format!("slot {address} of {} is being freed already", self.directory)));
         }
-        let punched =
-            self.handle(address.file).and_then(|file| file.punch(self.offset(address), self.slot_bytes.into()));
+        let is_present = self.state.lock().files.get(&address.file).is_some_and(|file| file.is_present);
+        let punched = match is_present {
+            true => self.handle(address.file).and_then(|file| file.punch(self.offset(address), self.slot_bytes.into())),
+            // Its space went with its file.
+            false => Ok(()),
+        };
         let mut state = self.state.lock();
-        state.given_back.insert(address.file);
         state.leaving.remove(&address);
-        if let Some(file) = state.files.get_mut(&address.file)
-            && file.taken.remove(&address.slot)
-            && file.is_present
-        {
-            state.free.insert(address);
+        let was_taken = state.files.get_mut(&address.file).is_some_and(|file| file.taken.remove(&address.slot));
+        if is_present {
+            state.given_back.insert(address.file);
+            if was_taken {
+                state.free.insert(address);
+            }
         }
         punched
     }

@@ -115,6 +115,8 @@ canaries! {
     ManifestAhead,
     /// a stale hint is believed
     StaleHint,
+    /// an export that a killed process left is used, and not synced
+    FoundExportNotSynced,
     /// an export does not tell that a new writer epoch has begun
     EpochNotExported,
     /// the bytes of a frame are not compared with their checksum

@@ -16,9 +16,11 @@ pub enum Step {
     Counting,
     /// Rows are committed, and not exported.
     Export,
+    /// A group of rows is exported, and not synced.
+    ExportSync,
 }
 
 impl Step {
     /// Number of steps.
-    pub const COUNT: u8 = 6;
+    pub const COUNT: u8 = 7;
 }

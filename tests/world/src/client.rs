@@ -11,7 +11,7 @@ use dedupfs_sync::{thread, world};
 
 use crate::content::Content;
 use crate::dice::{Dice, content};
-use crate::history::World;
+use crate::history::{World, name};
 use crate::judge::{File, State, text};
 use crate::operations::Client as Operations;
 use crate::plan::{Life, Plan};
@@ -19,29 +19,88 @@ use crate::tree;
 
 /// A client of one life.
 pub struct Client {
-    pub number: usize,
-    pub world: Arc<World>,
-    pub pool: Arc<Pool>,
-    pub dice: Dice,
-    pub life: Life,
+    number: usize,
+    world: Arc<World>,
+    pool: Arc<Pool>,
+    dice: Dice,
+    life: Life,
     /// Open files that were removed.
-    pub open: Vec<Open>,
+    orphans: Vec<Orphan>,
 }
 
 type Outcome = Result<(), Errno>;
 /// An open file: its inode number and its handle.
 type Open = (Ino, Handle);
 
-/// The kind of request that puts a tree.
-const PUT: u64 = 12;
+/// A request of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Request {
+    Replace,
+    WriteAnew,
+    WriteWithin,
+    Append,
+    Truncate,
+    Remove,
+    Sync,
+    RemoveOpen,
+    CloneRange,
+    PutTree,
+    GetTree,
+    Read,
+    Link,
+    Decorate,
+    UseOrphan,
+}
+
+impl Request {
+    /// Requests as often as clients make them; the last ones come in plans with links.
+    const ALL: [Self; 20] = [
+        Self::Replace,
+        Self::Replace,
+        Self::WriteAnew,
+        Self::WriteAnew,
+        Self::WriteWithin,
+        Self::WriteWithin,
+        Self::Append,
+        Self::Truncate,
+        Self::Remove,
+        Self::Sync,
+        Self::RemoveOpen,
+        Self::CloneRange,
+        Self::PutTree,
+        Self::GetTree,
+        Self::Read,
+        Self::Read,
+        Self::Link,
+        Self::Decorate,
+        Self::UseOrphan,
+        Self::UseOrphan,
+    ];
+    /// Number of the requests of plans without links.
+    const PLAIN: u64 = 16;
+}
+
+/// A file without a name that is open.
+struct Orphan {
+    open: Open,
+    content: Content,
+}
+
+/// The attribute that clients set. Its value is the name of the file.
+const ATTRIBUTE: &str = "user.name";
 
 impl Client {
+    pub fn new(number: usize, world: &Arc<World>, life: &Life, pool: &Arc<Pool>, dice: Dice) -> Self {
+        let (world, life, pool) = (world.clone(), life.clone(), pool.clone());
+        Self { number, world, pool, dice, life, orphans: Vec::new() }
+    }
+
     fn operations(&self) -> Operations {
         Operations::of_process(self.pool.service(), self.number as u32 + 1)
     }
 
     fn name(&self, file: usize) -> String {
-        format!("c{}-{file}", self.number)
+        name(&self.world.plan, self.number, file)
     }
 
     fn with<T>(&self, file: usize, act: impl FnOnce(&mut File) -> T) -> T {
@@ -68,51 +127,83 @@ impl Client {
     /// alone: then it makes room.
     pub fn live(mut self) {
         let life = self.life.clone();
+        let kinds = if self.world.plan.with_links { Request::ALL.len() as u64 } else { Request::PLAIN };
         for _ in 0..life.steps {
             if self.dice.one_in(life.pause_one_in) {
                 thread::sleep(Duration::from_micros(self.dice.of_bits(life.pause_bits)));
             }
             let file = self.dice.below(self.world.plan.files) as usize;
-            let kind = self.dice.below(16);
+            let number = self.dice.below(kinds);
+            let request = Request::ALL[number as usize];
+            if self.world.is_closing.load(Ordering::Relaxed) {
+                break;
+            }
             if life.is_damaged
                 && (0..=self.world.plan.files as usize).any(|file| self.with(file, |file| file.is_unsure()))
             {
                 // A file could not be read: its content is not known.
                 continue;
             }
-            let outcome = world::within(life.request_bound(), "a request", || match kind {
-                0 | 1 => self.replace(file),
-                2 | 3 => self.write_anew(file),
-                4 | 5 => self.write_within(file),
-                6 => self.append(file),
-                7 => self.truncate(file),
-                8 => self.remove(file),
-                9 => self.sync(),
-                10 => self.remove_open(file),
-                11 => self.clone_range(file),
-                PUT if self.world.plan.with_trees => self.put_tree(),
-                13 if self.world.plan.with_trees => self.get_tree(),
-                _ => self.read(file),
-            });
-            self.world.tell(|| format!("client {} {kind} on file {file}: {outcome:?}", self.number));
-            world::note(kind << 8 | file as u64);
+            let outcome = world::within(life.request_bound(), "a request", || self.make(request, file));
+            self.world.tell(|| format!("client {} {request:?} on file {file}: {outcome:?}", self.number));
+            world::note(number << 8 | file as u64);
             self.world.tally.requests.fetch_add(1, Ordering::Relaxed);
             if let Err(error) = outcome {
                 self.world.tally.refused.fetch_add(1, Ordering::Relaxed);
-                assert!(life.may_fail(), "client {}: request {kind} on file {file} fails: {error:?}", self.number);
-                if life.keeps_reserve {
-                    let place = if kind == PUT { self.world.plan.files as usize } else { file };
-                    self.make_room(place, error).expect("removing is never refused");
+                let is_closing = self.world.is_closing.load(Ordering::Relaxed);
+                let is_excused = self.world.may_fail(&life) || is_closing;
+                assert!(is_excused, "client {}: {request:?} on file {file} fails: {error:?}", self.number);
+                let place = if request == Request::PutTree { self.world.plan.files as usize } else { file };
+                if life.keeps_reserve && !is_closing {
+                    let room = self.make_room(place, error);
+                    let is_closing = self.world.is_closing.load(Ordering::Relaxed);
+                    assert!(room.is_ok() || is_closing, "client {}: removing is refused: {room:?}", self.number);
                     continue;
                 }
                 // The client gives up, as programs do: its writes may be lost, and it was told.
-                self.with(file, File::failed);
+                self.with(place, File::failed);
                 break;
             }
         }
-        for open in std::mem::take(&mut self.open) {
-            self.operations().release(open);
+        for orphan in std::mem::take(&mut self.orphans) {
+            self.operations().release(orphan.open);
         }
+    }
+
+    fn make(&mut self, request: Request, file: usize) -> Outcome {
+        if self.life.is_read_only {
+            return self.make_reading(request, file);
+        }
+        match request {
+            Request::Replace => self.replace(file),
+            Request::WriteAnew => self.write_anew(file),
+            Request::WriteWithin => self.write_within(file),
+            Request::Append => self.append(file),
+            Request::Truncate => self.truncate(file),
+            Request::Remove => self.remove(file),
+            Request::Sync => self.sync(),
+            Request::RemoveOpen => self.remove_open(file),
+            Request::CloneRange => self.clone_range(file),
+            Request::PutTree if self.world.plan.with_trees => self.put_tree(),
+            Request::GetTree if self.world.plan.with_trees => self.get_tree(),
+            Request::PutTree | Request::GetTree | Request::Read => self.read(file),
+            Request::Link => self.link(file),
+            Request::Decorate => self.decorate(file),
+            Request::UseOrphan => self.use_orphan(),
+        }
+    }
+
+    /// Reads. Changes are refused in a pool that is opened for reading only.
+    fn make_reading(&mut self, request: Request, file: usize) -> Outcome {
+        let refused = match request {
+            Request::Replace => self.operations().make_directory("new"),
+            Request::Remove if self.current(file).is_some() => self.operations().unlink(&self.name(file)),
+            Request::Truncate if self.current(file).is_some() => self.operations().truncate(&self.name(file), 0),
+            Request::GetTree if self.world.plan.with_trees => return self.get_tree(),
+            _ => return self.read_all(file),
+        };
+        assert!(refused == Err(Errno::EROFS), "client {}: {request:?}: {refused:?}", self.number);
+        Ok(())
     }
 
     /// Behind a request that failed because the disk is full: whatever it left is right, and goes.
@@ -266,13 +357,92 @@ impl Client {
             return Ok(());
         }
         let open = self.operations().open(&self.name(file), false)?;
-        self.open.push(open);
+        let content = (*self.current(file).unwrap_or_default()).clone();
+        self.orphans.push(Orphan { open, content });
         self.remove(file)
+    }
+
+    /// As a program that uses such a file: writes to it, and reads all of it.
+    fn use_orphan(&mut self) -> Outcome {
+        let operations = self.operations();
+        let Some(place) = (self.orphans.len() as u64).checked_sub(1).map(|last| self.dice.below(last + 1)) else {
+            return Ok(());
+        };
+        let bytes = if self.dice.one_in(2) { self.some_content() } else { Vec::new() };
+        let orphan = self.orphans.get_mut(place as usize).expect("is there");
+        if !bytes.is_empty() {
+            let offset = self.dice.below(orphan.content.len_bytes() + 1);
+            // What a write that fails leaves is not known.
+            let before = std::mem::take(&mut orphan.content);
+            let (open, content) = (orphan.open, before.written(offset, &bytes));
+            let orphan = self.orphans.swap_remove(place as usize);
+            if let Err(error) = operations.write(open, offset, &bytes) {
+                operations.release(open);
+                return Err(error);
+            }
+            self.orphans.push(Orphan { content, ..orphan });
+            if self.dice.one_in(4) {
+                operations.fsync(open)?;
+            }
+        }
+        for orphan in &self.orphans {
+            let seen = operations.read(orphan.open, 0, 1 << 30)?;
+            assert!(
+                Content::new(&seen) == orphan.content,
+                "client {}: a file without a name reads wrongly",
+                self.number
+            );
+        }
+        Ok(())
+    }
+
+    /// As programs that take a file's name over by links: it has two names, then only the other one, then its own again.
+    fn link(&mut self, file: usize) -> Outcome {
+        let Some(content) = self.current(file) else { return Ok(()) };
+        let (own, other, operations) = (self.name(file), format!("l{}", self.number), self.operations());
+        operations.link(&own, &other)?;
+        let found = operations.find(&other)?;
+        assert_eq!(found.nlink, 2, "client {}: names of {own}", self.number);
+        self.begin(file, None);
+        operations.unlink(&own)?;
+        self.with(file, File::answered);
+        let seen = operations.content(operations.find(&other)?.ino)?;
+        let seen = Some(Arc::new(Content::new(&seen)));
+        assert!(seen.as_ref() == Some(&content), "client {}: {own} reads otherwise by its other name", self.number);
+        self.with(file, |file| file.begin(seen));
+        operations.rename(&other, &own, false)?;
+        self.answered_and_closed(file);
+        Ok(())
+    }
+
+    /// As tar: an attribute of the file, and a symbolic link to it.
+    fn decorate(&mut self, file: usize) -> Outcome {
+        if self.current(file).is_none() {
+            return Ok(());
+        }
+        let (own, link, operations) = (self.name(file), format!("s{}", self.number), self.operations());
+        if self.dice.one_in(4) {
+            match operations.remove_xattr(&own, ATTRIBUTE) {
+                Err(Errno::ENODATA) => {}
+                removed => removed?,
+            }
+        } else {
+            operations.set_xattr(&own, ATTRIBUTE, own.as_bytes())?;
+        }
+        operations.symlink(&link, own.as_bytes())?;
+        let target = operations.0.read_link(operations.find(&link)?.ino)?;
+        assert_eq!(target, own.as_bytes(), "client {}: the target of a symbolic link", self.number);
+        operations.unlink(&link)
+    }
+
+    /// Whether everything may fail by now, and not only requests that need room.
+    fn is_excused(&self) -> bool {
+        self.world.may_break(&self.life) || self.world.is_closing.load(Ordering::Relaxed)
     }
 
     fn sync(&mut self) -> Outcome {
         if let Err(error) = self.pool.sync() {
-            assert!(self.life.may_break(), "client {}: sync fails: {error}", self.number);
+            assert!(self.is_excused(), "client {}: sync fails: {error}", self.number);
             return Err(Errno::EIO);
         }
         for file in 0..=self.world.plan.files as usize {
@@ -368,9 +538,17 @@ impl Client {
             Ok(report) => format!("{:?}", report.problems),
             Err(error) => error.to_string(),
         };
-        assert!(self.life.may_break(), "client {}: {what} fails: {problem}", self.number);
+        assert!(self.is_excused(), "client {}: {what} fails: {problem}", self.number);
         self.world.tell(|| format!("{what} fails: {problem}"));
         Err(Errno::EIO)
+    }
+
+    fn read_all(&mut self, file: usize) -> Outcome {
+        let (name, expected) = (self.name(file), self.current(file));
+        let seen = see(&self.operations(), &name)?;
+        let told = [&seen, &expected].map(text);
+        assert!(seen == expected, "client {}: {name} reads as {}, and holds {}", self.number, told[0], told[1]);
+        Ok(())
     }
 
     /// As a program that reads all of the file, or looks into it.
@@ -378,10 +556,7 @@ impl Client {
         let expected = self.current(file);
         let name = self.name(file);
         let Some(content) = expected.as_ref().filter(|content| content.len_bytes() > 0 && self.dice.one_in(2)) else {
-            let seen = see(&self.operations(), &name)?;
-            let told = [&seen, &expected].map(text);
-            assert!(seen == expected, "client {}: {name} reads as {}, and holds {}", self.number, told[0], told[1]);
-            return Ok(());
+            return self.read_all(file);
         };
         let operations = self.operations();
         let open = operations.open(&name, false)?;
@@ -399,11 +574,8 @@ impl Client {
 
 /// Reads what the client has in this place: a file, or behind the files a tree.
 pub fn look(operations: &Operations, plan: &Plan, client: usize, file: usize) -> Result<State, Errno> {
-    if file as u64 == plan.files {
-        tree::in_pool(operations, &format!("p{client}"))
-    } else {
-        see(operations, &format!("c{client}-{file}"))
-    }
+    let name = name(plan, client, file);
+    if file as u64 == plan.files { tree::in_pool(operations, &name) } else { see(operations, &name) }
 }
 
 /// Removes what requests of this client left that did not come to their end.
@@ -411,17 +583,30 @@ pub fn remove_unfinished(operations: &Operations, client: usize) -> Outcome {
     for tree in ["r", "h"] {
         tree::remove(operations, &format!("{tree}{client}"))?;
     }
-    match operations.unlink(&format!("t{client}")) {
-        Err(Errno::ENOENT) => Ok(()),
-        removed => removed,
+    for file in ["t", "l", "s"] {
+        match operations.unlink(&format!("{file}{client}")) {
+            Err(Errno::ENOENT) => {}
+            removed => removed?,
+        }
     }
+    Ok(())
 }
 
 /// Reads the file of this name.
+///
+/// # Panics
+/// Its attributes do not fit.
 fn see(operations: &Operations, name: &str) -> Result<State, Errno> {
-    match operations.find(name) {
-        Ok(found) => operations.content(found.ino).map(|bytes| Some(Arc::new(Content::new(&bytes)))),
-        Err(Errno::ENOENT) => Ok(None),
-        Err(error) => Err(error),
+    let found = match operations.find(name) {
+        Ok(found) => found,
+        Err(Errno::ENOENT) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let bytes = operations.content(found.ino)?;
+    assert_eq!(found.size_bytes, bytes.len() as u64, "bytes that {name} tells, and has");
+    for attribute in operations.0.xattr_names(found.ino)? {
+        let value = operations.0.xattr(found.ino, &attribute)?;
+        assert_eq!((&attribute[..], &value[..]), (ATTRIBUTE.as_bytes(), name.as_bytes()), "an attribute of {name}");
     }
+    Ok(Some(Arc::new(Content::new(&bytes))))
 }

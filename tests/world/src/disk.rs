@@ -1,7 +1,7 @@
 //! The disks of a world: slow, and they lose what was not synced when the power fails.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use dedupfs_store::Result;
@@ -43,6 +43,7 @@ impl Disks {
                 .iter()
                 .filter(|(of, _)| *of == number || self.data.is_none())
                 .for_each(|(_, fault)| faulty.add(fault.plan()));
+            world.faulty.lock().unwrap_or_else(PoisonError::into_inner).push(faulty.clone());
             Arc::new(ObservedDevice::new(Arc::new(faulty), troubles.clone()))
         };
         let meta = under(&self.meta, 0);
@@ -55,8 +56,8 @@ impl Disks {
         self.data.is_some().then(|| Self { meta: MemoryDevice::new(), data: self.data.clone() })
     }
 
-    /// Flips a bit of some file on a disk; returns where.
-    pub fn flip(&self, dice: &mut Dice) -> Option<String> {
+    /// Flips a bit of some file on a disk; returns the file, and the byte.
+    pub fn flip(&self, dice: &mut Dice) -> Option<(String, u64)> {
         let disk = self.data.as_ref().filter(|_| dice.one_in(2)).unwrap_or(&self.meta);
         let mut paths = Vec::new();
         files_below(disk, "", &mut paths);
@@ -76,7 +77,7 @@ impl Disks {
         // Only this byte. A disk that is too small for its files takes no new page.
         file.write_at(&byte, offset).ok()?;
         file.sync().expect("syncs");
-        Some(format!("{path}, byte {offset}"))
+        Some((path.clone(), offset))
     }
 
     pub fn data_root(&self) -> Vec<u8> {

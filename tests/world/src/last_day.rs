@@ -6,14 +6,14 @@ use std::sync::atomic::Ordering;
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::repair::{RepairOptions, repair_on};
+use dedupfs::scrub::ScrubOptions;
 use dedupfs::stats::PoolStats;
-use dedupfs::{NoProgress, OpenOptions};
+use dedupfs::{NoProgress, OpenOptions, Pool, recover_on};
 
 use crate::client::look;
-use crate::day::scrub;
-use crate::dice::Dice;
 use crate::disk::Disks;
-use crate::history::World;
+use crate::history::{World, name};
+use crate::judge::File;
 use crate::operations::Client as Operations;
 use crate::plan::Life;
 use crate::pool::{check, close, judge, open};
@@ -29,41 +29,75 @@ fn give_up_unnamed(world: &Arc<World>, life: &Life, disks: &Disks) {
     world.tell(|| format!("repaired: {:?}", report.plan));
 }
 
-/// The last life on disks with flipped bits: nothing reads wrongly, and a check knows of everything that cannot be read.
+/// The last life on disks with flipped bits: nothing reads wrongly, and a check names every file that cannot be read.
 pub fn damaged_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
-    let mut opened = open(world, life, disks);
-    let is_repaired = opened.is_err();
-    if let Err(error) = &opened {
-        world.tell(|| format!("the pool does not open: {error}"));
-        let how = RepairOptions { apply: true, ..RepairOptions::default() };
-        let [meta, data] = disks.of_life(life, world);
-        let repaired = repair_on(&meta, &data, &disks.data_root(), &how, &OpenOptions::default(), &NoProgress);
-        world.tell(|| format!("repaired: {:?}", repaired.map(|report| report.plan)));
-        // A repair tells what it removes, and the user agrees.
-        world.files().iter_mut().flatten().for_each(|file| file.begin(None));
-        opened = open(world, life, disks);
-    }
-    let pool = match opened {
+    let pool = match open(world, life, disks) {
         Ok(pool) => pool,
-        Err(error) => return world.tell(|| format!("the pool cannot be repaired: {error}")),
-    };
-    if is_repaired {
-        for client in 0..world.plan.clients as usize {
-            let place = world.plan.files as usize;
-            // A tree that cannot be read is judged below.
-            let seen = look(&Operations::new(pool.service()), &world.plan, client, place).unwrap_or(None);
-            world.files()[client][place].repaired(&seen, tree::is_part);
+        Err(error) => {
+            world.tell(|| format!("the pool does not open: {error}"));
+            match repaired(world, life, disks) {
+                Some(pool) => pool,
+                None => return,
+            }
         }
-    }
+    };
     let unread = judge(world, &pool);
     world.tell(|| format!("what cannot be read: {unread:?}"));
-    let is_known = match pool.check(&CheckOptions { read_data: true }, &NoProgress) {
-        Ok(report) => !report.is_clean(),
-        // It says itself that something is wrong.
-        Err(_) => true,
+    let check = |pool: &Pool| pool.check(&CheckOptions { read_data: true }, &NoProgress);
+    let (pool, report) = match check(&pool) {
+        Ok(report) => (pool, report),
+        Err(error) => {
+            world.tell(|| format!("cannot be checked: {error}"));
+            assert!(error.to_string().contains("--rebuild-index"), "a check fails without advice: {error}");
+            drop(close(pool));
+            let pool = open(world, &Life { rebuilds: true, ..life.clone() }, disks).unwrap_or_else(|error| {
+                panic!("the index cannot be rebuilt: {error}");
+            });
+            let unread = judge(world, &pool);
+            world.tell(|| format!("what cannot be read now: {unread:?}"));
+            let report = check(&pool).unwrap_or_else(|error| panic!("cannot be checked after a rebuild: {error}"));
+            (pool, report)
+        }
     };
-    assert!(unread.is_empty() || is_known, "a check finds nothing, and {unread:?}");
+    let named: Vec<_> = report.affected.files.iter().flat_map(|file| &file.paths).collect();
+    for (client, file) in world.unread() {
+        let name = name(&world.plan, client, file);
+        let is_named = named.iter().any(|path| **path == name || path.starts_with(&format!("{name}/")));
+        assert!(is_named, "{name} cannot be read, and a check names {named:?}: {:?}", report.findings);
+    }
     drop(close(pool));
+}
+
+/// Repairs the pool, or recovers it if the repair says so, and opens it. `None`: it is lost, because both superblocks are, or
+/// both copies of the names.
+fn repaired(world: &Arc<World>, life: &Life, disks: &Disks) -> Option<Arc<Pool>> {
+    let how = RepairOptions { apply: true, ..RepairOptions::default() };
+    let [meta, data] = disks.of_life(life, world);
+    let repaired = repair_on(&meta, &data, &disks.data_root(), &how, &OpenOptions::default(), &NoProgress);
+    world.tell(|| format!("repaired: {:?}", repaired.as_ref().map(|report| &report.plan)));
+    if let Err(error) = repaired {
+        if world.are_superblocks_lost() {
+            return None;
+        }
+        assert!(error.to_string().contains("`dedupfs recover --force POOL`"), "cannot be repaired: {error}");
+        let recovered = recover_on(&meta, &data, disks.data_root(), true, &OpenOptions::default(), &NoProgress);
+        world.tell(|| format!("recovered: {recovered:?}"));
+        if let Err(error) = recovered {
+            assert!(world.has_flipped("export/"), "cannot be recovered: {error}");
+            return None;
+        }
+        world.files().iter_mut().flatten().for_each(File::go_back);
+    }
+    // A repair tells what it removes, and the user agrees.
+    world.files().iter_mut().flatten().for_each(|file| file.begin(None));
+    let pool = open(world, life, disks).unwrap_or_else(|error| panic!("does not open after a repair: {error}"));
+    for client in 0..world.plan.clients as usize {
+        let place = world.plan.files as usize;
+        // A tree that cannot be read is judged below.
+        let seen = look(&Operations::new(pool.service()), &world.plan, client, place).unwrap_or(None);
+        world.files()[client][place].repaired(&seen, tree::is_part);
+    }
+    Some(pool)
 }
 
 /// The last life: everything is checked, removed, and must be gone.
@@ -74,7 +108,9 @@ pub fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
     assert_eq!(judge(world, &pool), [""; 0], "all can be read");
     if world.plan.lives.iter().any(Life::may_fail) {
         // A recipe that could not be read is missing in the export until a scrub, or the check behind a mount, finds it.
-        scrub(&pool, &mut Dice::new(0)).unwrap_or_else(|error| panic!("{error}"));
+        let options = ScrubOptions { restart: true, ..ScrubOptions::default() };
+        let report = pool.scrub(&options, &NoProgress).unwrap_or_else(|error| panic!("cannot be scrubbed: {error}"));
+        assert!(report.is_clean(), "a scrub finds damage: {report:?}");
     }
     check(&pool);
     // What a run copied, or a client stored again beside it, lies in two containers until another run frees the old one.

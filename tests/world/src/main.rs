@@ -15,6 +15,7 @@ mod content;
 mod day;
 mod dice;
 mod disk;
+mod errors;
 mod fault;
 mod form;
 mod hashes;
@@ -30,6 +31,7 @@ mod plan;
 mod pool;
 mod seed;
 mod shrink;
+mod tools;
 mod tree;
 
 use std::path::PathBuf;
@@ -209,9 +211,6 @@ fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
 
 /// Tells the story of a plan.
 fn tell(plan: Plan, arguments: &Arguments) -> Result<(), String> {
-    // The engine's own log is part of the story.
-    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "info".to_owned());
-    tracing_subscriber::fmt().with_env_filter(filter).without_time().with_ansi(false).init();
     run(plan, true, arguments).map(|outcome| println!("{outcome:?}"))
 }
 
@@ -228,6 +227,8 @@ fn told(outcome: Result<(), String>) -> ExitCode {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    // The engine's own log is part of a story.
+    errors::keep(arguments.seed.is_some() || arguments.plan.is_some());
     if arguments.canaries {
         return canaries::table(arguments.from, arguments.count, arguments.jobs);
     }

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
+use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, Operation};
-use dedupfs_store::superblock::PoolProperties;
+use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm, PoolProperties};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::world::Habits;
 use serde::{Deserialize, Serialize};
@@ -70,6 +71,10 @@ pub struct Life {
     pub device_ns: u64,
     /// How often the tool that reclaims runs; 0: never.
     pub reclaims: u64,
+    /// Whether these runs come with all options, and not only at full speed.
+    pub with_options: bool,
+    /// How often a tool stops scrubs and runs, or holds runs for a while.
+    pub controls: u64,
     pub scrubs: u64,
     /// How often statistics are asked for.
     pub looks: u64,
@@ -93,6 +98,12 @@ pub struct Life {
     pub is_damaged: bool,
     /// Seconds by which the clock is wrong from the start of this life on.
     pub clock_jump_secs: i64,
+    /// Whether the pool is opened for reading only.
+    pub is_read_only: bool,
+    /// Whether the index is rebuilt when the pool is opened.
+    pub rebuilds: bool,
+    /// Whether the pool is closed while clients and tools are busy.
+    pub closes_early: bool,
     /// The meta root is gone behind this life, if it has a disk of its own, an export was made, and the life has no
     /// faults.
     pub loses_meta: bool,
@@ -121,6 +132,14 @@ pub struct Plan {
     pub pieces: u64,
     /// Whether clients put trees and get them.
     pub with_trees: bool,
+    /// Whether clients make links and attributes, and use files that have no name any more.
+    pub with_links: bool,
+    /// Whether the pool has the methods that are not the default: of cutting, of hashing, and no compression.
+    pub cuts_otherwise: bool,
+    pub hashes_otherwise: bool,
+    pub is_uncompressed: bool,
+    /// Whether content that is found is compared with what lies there.
+    pub compares: bool,
     pub lives: Vec<Life>,
 }
 
@@ -145,9 +164,20 @@ impl Plan {
             in_fashion: dice.one_in(2),
             pieces: 2 + dice.below(12),
             with_trees: false,
+            with_links: false,
+            cuts_otherwise: false,
+            hashes_otherwise: false,
+            is_uncompressed: false,
+            compares: false,
             lives: (0..lives).map(|_| Life::new(&mut dice)).collect(),
         };
         plan.with_trees = dice.one_in(3);
+        plan.with_links = dice.one_in(3);
+        for other in
+            [&mut plan.cuts_otherwise, &mut plan.hashes_otherwise, &mut plan.is_uncompressed, &mut plan.compares]
+        {
+            *other = dice.one_in(4);
+        }
         match dice.below(16) {
             0 => plan.with_large_files(&mut dice),
             1 => plan.on_small_disks(&mut dice),
@@ -201,7 +231,7 @@ impl Plan {
                     // A kill within a step.
                     (life.habits.linger_one_in, life.habits.last_one_in) = (1 << dice.below(4), 1 << dice.below(5));
                     if dice.one_in(2) {
-                        life.habits.last_step = Step::Export as u8;
+                        life.habits.last_step = [Step::Export, Step::ExportSync][dice.below(2) as usize] as u8;
                     }
                     Fate::Killed { operation: u64::MAX }
                 }
@@ -217,7 +247,21 @@ impl Plan {
                 }
             };
         }
+        if dice.one_in(4) {
+            self.losing_what_was_found(dice);
+        }
         self
+    }
+
+    /// A kill amid an export, and a loss of power behind the next commit: it takes what that process left in memory only.
+    fn losing_what_was_found(&mut self, dice: &mut Dice) {
+        let [_, killed, next, ..] = self.lives.as_mut_slice() else { return };
+        (killed.fate, killed.loses_meta) = (Fate::Killed { operation: u64::MAX }, false);
+        (killed.habits.linger_one_in, killed.habits.last_one_in) = (1, 1);
+        (killed.habits.last_step, killed.steps) = (Step::ExportSync as u8, killed.steps.max(1));
+        (next.fate, next.loses_meta) = (Fate::PowerLost { operation: u64::MAX }, dice.one_in(2));
+        (next.steps, next.reclaims) = (1 + dice.below(8), dice.below(2));
+        (next.pause_bits, next.idle) = (10, 2 * next.commit_interval + Duration::from_millis(1));
     }
 
     /// Files whose recipes have several segments; few, because they take the world time.
@@ -269,18 +313,23 @@ impl Life {
             clock_jump_secs: if dice.one_in(4) { dice.of_bits(30).cast_signed() - (1 << 29) } else { 0 },
             loses_meta: dice.one_in(3),
             idle: if dice.one_in(3) { Duration::from_millis(dice.of_bits(17)) } else { Duration::ZERO },
+            with_options: dice.one_in(2),
+            controls: if dice.one_in(4) { 1 + dice.of_bits(4) } else { 0 },
+            is_read_only: dice.one_in(16),
+            rebuilds: dice.one_in(16),
+            closes_early: dice.one_in(8),
             ..life
         }
     }
 
-    /// Whether requests may fail.
-    pub fn may_fail(&self) -> bool {
-        !self.faults.is_empty() || self.capacity_bytes.is_some() || self.is_damaged
+    /// Whether requests may fail from the start.
+    pub fn is_limited(&self) -> bool {
+        self.capacity_bytes.is_some() || self.is_damaged
     }
 
-    /// Whether more may fail than requests that find no room: opening, closing, syncing, tools.
-    pub fn may_break(&self) -> bool {
-        self.may_fail() && (!self.keeps_reserve || self.is_damaged)
+    /// Whether requests may fail at some time.
+    pub fn may_fail(&self) -> bool {
+        !self.faults.is_empty() || self.is_limited()
     }
 
     /// Longest time until a closed file is durable, in this life: two intervals, some seconds, and a round on a disk as
@@ -315,6 +364,8 @@ impl Life {
             steps: 1 + dice.below(40),
             device_ns,
             reclaims: if dice.one_in(2) { 1 + dice.of_bits(6) } else { 0 },
+            with_options: false,
+            controls: 0,
             scrubs: if dice.one_in(4) { 1 + dice.of_bits(2) } else { 0 },
             looks: if dice.one_in(4) { 1 + dice.of_bits(4) } else { 0 },
             pause_one_in: 1 + dice.of_bits(6),
@@ -327,19 +378,26 @@ impl Life {
             flips: 0,
             is_damaged: false,
             clock_jump_secs: 0,
+            is_read_only: false,
+            rebuilds: false,
+            closes_early: false,
             loses_meta: false,
         }
     }
 }
 
 /// Limits so small that everything that happens in a large pool happens within a few operations.
-pub fn properties() -> PoolProperties {
+pub fn properties(plan: &Plan) -> PoolProperties {
+    let default = PoolProperties::default();
     PoolProperties {
+        chunker: if plan.cuts_otherwise { ChunkerKind::FastCdc } else { default.chunker },
+        fingerprint: if plan.hashes_otherwise { FingerprintAlgorithm::Sha1 } else { default.fingerprint },
+        compression: if plan.is_uncompressed { Compression::None } else { default.compression },
         chunk_size_bytes: 4096,
         container_bytes: 64 << 10,
         slots_per_file: 3,
         tanker_cells: 64,
         tanker_buckets: 4,
-        ..PoolProperties::default()
+        ..default
     }
 }

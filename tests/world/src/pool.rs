@@ -5,19 +5,20 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dedupfs::check::CheckOptions;
-use dedupfs::{NoProgress, OpenOptions, Pool, format_on, recover_on};
+use dedupfs::{FilterPlan, NoProgress, OpenOptions, Pool, format_on, recover_on};
+use dedupfs_service::{Listing, ROOT_INO};
 use dedupfs_sync::{thread, world};
 
 use crate::client::{look, remove_unfinished};
 use crate::disk::Disks;
 use crate::history::World;
 use crate::operations::Client as Operations;
-use crate::plan::{Life, properties};
+use crate::plan::{Life, Plan, properties};
 
 /// Makes the pool, on disks without trouble.
-pub fn make(disks: &Disks) {
+pub fn make(plan: &Plan, disks: &Disks) {
     let [meta, data] = disks.plain();
-    format_on(&meta, &data, disks.data_root(), &properties(), (0, 0)).expect("formats");
+    format_on(&meta, &data, disks.data_root(), &properties(plan), (0, 0)).expect("formats");
 }
 
 /// Opens the pool for this life. Recovers it first if its meta root is lost.
@@ -27,6 +28,9 @@ pub fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<A
     let options = OpenOptions {
         memory_bytes: dedupfs::config::MEMORY_BYTES_MIN,
         commit_interval: life.commit_interval,
+        read_only: life.is_read_only,
+        rebuild_index: life.rebuilds,
+        filters: filters(&world.plan),
         ..OpenOptions::default()
     };
     if world.is_meta_lost.load(Ordering::Relaxed) {
@@ -51,8 +55,17 @@ pub fn open(world: &Arc<World>, life: &Life, disks: &Disks) -> dedupfs::Result<A
     Pool::open_on(&roots[0], &roots[1], Vec::new(), &options, &NoProgress)
 }
 
+/// The filters of lookups.
+fn filters(plan: &Plan) -> FilterPlan {
+    let default = FilterPlan::default();
+    if plan.compares { format!("{default},compare").parse().expect("is a list of filters") } else { default }
+}
+
 /// Has the judge look at all files at the start of a life, and removes leftovers of requests. Returns which files cannot
 /// be read, and which leftovers cannot be removed.
+///
+/// # Panics
+/// A file is in no possible state, or there are files that nobody has made.
 pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
     let mut unread = Vec::new();
     let operations = Operations::new(pool.service());
@@ -66,16 +79,33 @@ pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
                     continue;
                 }
             };
-            let verdict = world.files()[client][file].judge(&seen);
+            let verdict = match pool.is_read_only() {
+                // What it recovers is in memory only.
+                true => world.files()[client][file].look(&seen),
+                false => world.files()[client][file].judge(&seen),
+            };
             if let Err(wrong) = verdict {
                 panic!("file {file} of client {client} {wrong}");
             }
         }
-        if let Err(error) = remove_unfinished(&operations, client) {
+        if !pool.is_read_only()
+            && let Err(error) = remove_unfinished(&operations, client)
+        {
             unread.push(format!("what client {client} left cannot be removed: {error:?}"));
         }
     }
+    if unread.is_empty() && !pool.is_read_only() {
+        assert_eq!(names(&operations), world.names(), "the names in the root, and those that there should be");
+    }
     unread
+}
+
+/// The names in the root of the pool, in order.
+fn names(operations: &Operations) -> Vec<String> {
+    let listed = operations.0.read_directory(ROOT_INO, 0, 1000, Listing::Names).expect("the root can be listed");
+    let mut names: Vec<_> = listed.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect();
+    names.sort();
+    names
 }
 
 /// Checks everything, with all data.
@@ -91,11 +121,17 @@ pub fn check(pool: &Pool) {
 /// Closes the pool. All threads must end soon.
 pub fn close(pool: Arc<Pool>) -> dedupfs::Result<()> {
     let closed = pool.close();
+    threads_end(pool);
+    closed
+}
+
+/// Drops the closed pool. All its threads must end soon.
+pub fn threads_end(pool: Arc<Pool>) {
     drop(pool);
     // A worker whose job held the pool last does not wait for the others.
     for _ in 0..100 {
         if world::threads() == 0 {
-            return closed;
+            return;
         }
         thread::sleep(Duration::from_millis(10));
     }
