@@ -29,6 +29,8 @@ pub(crate) fn format(device: &Arc<dyn Device>, compression: Compression) {
         chunk_size_bytes: 4096,
         container_bytes: CONTAINER_BYTES as u32,
         slots_per_file: 16,
+        tanker_cells: 256,
+        tanker_buckets: 4,
         compression,
         ..PoolProperties::default()
     };

@@ -107,6 +107,18 @@ fn a_missing_or_damaged_index_is_made_anew() {
     }
 }
 
+/// A check ended with the error that advises a rebuild, and so did the repair.
+#[test]
+fn regression_a_damaged_page_of_an_index_is_made_anew() {
+    let damage = |device: &Arc<dyn Device>| {
+        let entries = device.list("index/chunks").expect("lists");
+        let counts = entries.iter().find(|entry| entry.name.ends_with(".counts")).expect("a tanker is sealed");
+        flip(device, &format!("index/chunks/{}", counts.name), counts.len_bytes as usize / 2);
+    };
+    let (device, data) = planned_repaired_and_gone(&damage, "make the indexes anew", false);
+    whole(&device, &data);
+}
+
 #[test]
 fn files_left_over_are_removed() {
     let leave = |device: &Arc<dyn Device>| {
