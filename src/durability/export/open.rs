@@ -219,6 +219,10 @@ fn make_durable(device: &dyn Device, live: &Live, known: &Exported) -> Result<()
     if is_known || is_planted(Canary::FoundExportNotSynced) {
         return Ok(());
     }
+    // A write that failed may have left a group without the zeros behind it.
+    if live.log.len()? < live.log_bytes {
+        live.log.set_len(live.log_bytes)?;
+    }
     live.log.sync()?;
     Ok(device.sync_directory(files::DIRECTORY)?)
 }

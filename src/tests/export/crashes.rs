@@ -296,3 +296,52 @@ fn another_state_is_noticed() {
         develop(photograph, &pictures, 3, false);
     });
 }
+
+/// A world found the export of a killed process in memory only, used and named by the next commits, and then lost with the power.
+/// And a group whose write had failed behind its frames, but before the zeros that fill its block: the log was too short for good.
+#[test]
+fn regression_an_export_that_a_killed_process_left_is_made_durable_before_it_counts() {
+    let log = "export/log-1";
+    for is_short in [false, true] {
+        let (meta, data) = formatted();
+        let pool = open(&meta, &data);
+        pool.core().committer.export().expect("exports");
+        let before = data.read_file(log, 1 << 20).expect("reads");
+        write(&pool, "file", &content(1, 100_000));
+        pool.sync().expect("syncs");
+        let (left, at_kill) = (meta.fork(), data.fork());
+        pool.core().committer.export().expect("exports");
+        let mut after = data.read_file(log, 1 << 20).expect("reads");
+        pool.close().expect("closes");
+        assert!(after.starts_with(&before) && after.len() > before.len());
+        if is_short {
+            let kept = after.len() - 512;
+            assert_eq!(after.split_off(kept), [0; 512], "the zeros that fill the block");
+        }
+        let file = at_kill.open(log, OpenMode::Write).expect("opens");
+        file.write_at(&after[before.len()..], before.len() as u64).expect("writes");
+        // The copies of recipes are synced before a log names them.
+        for entry in data.list("export/recipes").expect("lists") {
+            let path = format!("export/recipes/{}", entry.name);
+            let bytes = data.read_file(&path, 1 << 20).expect("reads");
+            let _is_there = at_kill.create_directory("export/recipes");
+            let copy = at_kill.open(&path, OpenMode::CreateOrWrite).expect("opens");
+            copy.write_at(&bytes, 0).and_then(|()| copy.sync()).expect("is durable");
+            at_kill
+                .sync_directory("export/recipes")
+                .and_then(|()| at_kill.sync_directory("export"))
+                .expect("is durable");
+        }
+
+        let pool = open(&left, &at_kill);
+        write(&pool, "other", &content(2, 1000));
+        pool.sync().expect("syncs");
+        let (meta, data) = (left.crash(0), at_kill.crash(0));
+        drop(pool.close());
+        let pool = open(&meta, &data);
+        assert!(data.exists(log).expect("looks"), "the export is gone on with");
+        assert!(data.open(log, OpenMode::Read).and_then(|log| log.len()).expect("looks") >= after.len() as u64);
+        pool.close().expect("closes");
+        assert!(data.exists(log).expect("looks"), "the export is gone on with");
+    }
+}

@@ -83,7 +83,8 @@ fn repaired(world: &Arc<World>, life: &Life, disks: &Disks) -> Option<Arc<Pool>>
         let recovered = recover_on(&meta, &data, disks.data_root(), true, &OpenOptions::default(), &NoProgress);
         world.tell(|| format!("recovered: {recovered:?}"));
         if let Err(error) = recovered {
-            assert!(world.has_flipped("export/"), "cannot be recovered: {error}");
+            let has_export = world.has_export.load(Ordering::Relaxed) && !world.has_flipped("export/");
+            assert!(!has_export, "cannot be recovered: {error}");
             return None;
         }
         world.files().iter_mut().flatten().for_each(File::go_back);
