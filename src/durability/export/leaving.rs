@@ -86,7 +86,7 @@ impl Exporter {
         Ok(())
     }
 
-    fn trim_mirror(&self, work: &mut Work, freed: &[ContainerRecord]) -> Result<()> {
+    pub(super) fn trim_mirror(&self, work: &mut Work, freed: &[ContainerRecord]) -> Result<()> {
         if work.is_to_set_aside {
             return Ok(());
         }

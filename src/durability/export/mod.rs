@@ -363,6 +363,7 @@ impl Exporter {
             News { after_row: live.row, is_header_new: !live.has_epoch && !is_planted(Canary::EpochNotExported) };
         let appended = log::append(self, &source, &mut work.mirror, &live.log, live.log_bytes, &news, group)?;
         if let Some(appended) = appended {
+            let is_first = !live.has_epoch;
             live.has_epoch = true;
             (live.log_bytes, live.group, live.row) = (appended.log_bytes, group.number, group.row);
             live.time_secs = group.time_secs;
@@ -371,6 +372,14 @@ impl Exporter {
             let mut state = self.state.lock();
             state.written_bytes += appended.written_bytes;
             state.show(Some(live));
+            drop(state);
+            // An export that a crash cut short may have left copies that nothing names.
+            if is_first
+                && self.kept.lock().is_none()
+                && let Err(error) = self.trim_mirror(work, &[])
+            {
+                tracing::warn!(%error, "copies of recipes that nothing names keep their space");
+            }
         }
         Ok(())
     }

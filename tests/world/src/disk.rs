@@ -80,6 +80,21 @@ impl Disks {
         Some((path.clone(), offset))
     }
 
+    /// The files of each disk, with the bytes that they occupy.
+    pub fn files(&self) -> Vec<Vec<(String, u64)>> {
+        let of = |disk: &MemoryDevice| {
+            let mut paths = Vec::new();
+            files_below(disk, "", &mut paths);
+            let occupied = |path: String| {
+                let file = disk.open(&path, OpenMode::Read).expect("is there");
+                let bytes = file.allocated_bytes().expect("is told");
+                (path, bytes)
+            };
+            paths.into_iter().map(occupied).collect()
+        };
+        [&self.meta].into_iter().chain(&self.data).map(of).collect()
+    }
+
     pub fn data_root(&self) -> Vec<u8> {
         if self.data.is_some() { b"/data".to_vec() } else { b".".to_vec() }
     }
