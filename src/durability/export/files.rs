@@ -7,7 +7,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
-use dedupfs_base::Result;
+use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{Ancestry, Lineage};
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::device::Device;
@@ -87,9 +87,19 @@ pub(super) struct Owner {
 impl Owner {
     /// Reads the file; `None` if there is none.
     pub(super) fn read(device: &dyn Device, pool: &PoolId) -> Result<Option<Self>> {
-        read_small(device, OWNER, pool, FrameKind::ExportOwner, VERSION_KEEPS, |version, reader| {
+        let read = read_small(device, OWNER, pool, FrameKind::ExportOwner, VERSION_KEEPS, |version, reader| {
             let keeps = version == VERSION_KEEPS;
             Ok(Self { lineage: Lineage(reader.array()?), epoch: reader.u32()?, keeps })
+        });
+        read.map_err(|error| match error {
+            EngineError::Store(StoreError::Io { operation, path, source }) => {
+                let path = format!(
+                    "{path} (if that stays so, move this file away: it is made anew, and until `dedupfs fsck --repair \
+                     --give-up-unnamed` the pool keeps all content that nothing names)"
+                );
+                StoreError::Io { operation, path, source }.into()
+            }
+            other => other,
         })
     }
 
@@ -111,7 +121,7 @@ pub(crate) fn check_owner(device: &dyn Device, pool: &PoolId, ancestry: &Ancestr
     let owner = match Owner::read(device, pool) {
         Ok(Some(owner)) => owner,
         Ok(None) => return Ok(()),
-        Err(error @ dedupfs_base::EngineError::Store(StoreError::Corrupt { .. })) => {
+        Err(error @ EngineError::Store(StoreError::Corrupt { .. })) => {
             tracing::warn!(%error, "which meta root wrote the data root last cannot be told; it is noted anew");
             return Ok(());
         }

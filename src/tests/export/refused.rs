@@ -99,6 +99,26 @@ fn regression_notes_that_cannot_be_read_do_not_keep_a_forced_recovery_or_a_mount
     }
 }
 
+/// Every mount was refused, without a way out.
+#[test]
+fn regression_an_owner_that_can_never_be_read_is_moved_away() {
+    let (meta, data, _) = filled();
+    for read_only in [true, false] {
+        let faulty = FaultyDevice::over_memory(&data);
+        faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Read]).path_contains("export/owner").lasting());
+        let options = PoolOptions { read_only, ..PoolOptions::default() };
+        let device: Arc<dyn Device> = Arc::new(faulty);
+        let opened = Pool::open_on(&shared(&meta), &device, Vec::new(), &options, &NoProgress);
+        let refused = opened.err().expect("is refused");
+        assert!(refused.to_string().contains("move this file away"), "{refused}");
+    }
+    data.rename("export/owner", "moved away").expect("moves");
+    let pool = open(&meta, &data);
+    assert_eq!(findings(&pool), [""; 0]);
+    pool.close().expect("closes");
+    assert!(data.exists("export/owner").expect("tells"), "it is made anew");
+}
+
 /// Beside the export the missing owner then looked like a lost one, and garbage was kept for good.
 #[test]
 fn regression_an_export_that_counts_has_an_owner() {
