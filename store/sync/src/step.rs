@@ -2,8 +2,9 @@
 
 /// A step. In a world it takes long now and then, or the process is killed within it
 /// ([`linger`](crate::thread::linger)).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Step {
+    #[default]
     /// A writer is in a section.
     Section,
     /// Content was found, and is not referred to yet.
@@ -21,6 +22,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Number of steps.
-    pub const COUNT: u8 = 7;
+    /// All steps.
+    pub const ALL: [Self; 7] =
+        [Self::Section, Self::Lookup, Self::Publish, Self::Checkpoint, Self::Counting, Self::Export, Self::ExportSync];
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dedupfs_sync::step::Step;
 use dedupfs_sync::world::Habits;
 use serde::{Deserialize, Serialize};
 
@@ -17,8 +18,8 @@ pub struct HabitsForm {
     linger_one_in: u32,
     #[serde(default)]
     last_one_in: u32,
-    #[serde(default)]
-    last_step: u8,
+    #[serde(default, with = "crate::name::names")]
+    last_step: Step,
     processors: usize,
 }
 

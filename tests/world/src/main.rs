@@ -34,6 +34,7 @@ mod shrink;
 mod tools;
 mod tree;
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::process::{ExitCode, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -181,8 +182,13 @@ impl Sum {
                             return;
                         }
                         let count = if arguments.seconds.is_some() { BATCH } else { BATCH.min(arguments.count - done) };
-                        let counts = batch(arguments, arguments.from + done, count);
-                        sum.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
+                        let mut seeds = arguments.from + done..arguments.from + done + count;
+                        while !seeds.is_empty() {
+                            let counts = batch(arguments, &seeds);
+                            // One that ends its process counts, too; the rest gets a process of its own.
+                            seeds.start += counts[0];
+                            sum.lock().unwrap_or_else(PoisonError::into_inner).add(counts);
+                        }
                     }
                 });
             }
@@ -190,9 +196,11 @@ impl Sum {
     }
 }
 
-/// Has another process run these seeds, and prints the failures that it tells. A process that dies counts as one failure.
-fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
+/// Has another process run these seeds, and prints the failures that it tells. A seed that ends the process is the last, and has
+/// failed.
+fn batch(arguments: &Arguments, seeds: &Range<u64>) -> [u64; 8] {
     let mut command = attempt::this_program(arguments.canary);
+    let (from, count) = (seeds.start, seeds.end - seeds.start);
     command.args(["--counts", "--from", &from.to_string(), "--count", &count.to_string()]);
     if arguments.twice {
         command.arg("--twice");
@@ -202,11 +210,14 @@ fn batch(arguments: &Arguments, from: u64, count: u64) -> [u64; 8] {
     let is_counts = |line: &&str| line.starts_with(COUNTS);
     text.lines().filter(|line| !is_counts(line)).for_each(|line| println!("{line}"));
     let counts = text.lines().rfind(is_counts).map(|line| line.split(' ').filter_map(|count| count.parse().ok()));
-    counts.and_then(|counts| <[u64; 8]>::try_from(counts.collect::<Vec<_>>()).ok()).unwrap_or_else(|| {
-        // How many seeds it ran is not known.
-        println!("seeds {from} to {}: the process ended with {}", from + count - 1, output.status);
-        [0, 1, 0, 0, 0, 0, 0, 0]
-    })
+    let counts = counts.and_then(|counts| <[u64; 8]>::try_from(counts.collect::<Vec<_>>()).ok());
+    let mut counts = counts.unwrap_or_default();
+    if counts[0] < count {
+        println!("seed {}: the process ended with {}", from + counts[0], output.status);
+        counts[0] += 1;
+        counts[1] += 1;
+    }
+    counts
 }
 
 /// Tells the story of a plan.
@@ -270,12 +281,17 @@ fn main() -> ExitCode {
     match arguments.seconds {
         Some(seconds) => sum.run_batches(&arguments, |_| begun.elapsed().as_secs() >= seconds),
         None if arguments.counts || arguments.count <= BATCH => {
-            (arguments.from..arguments.from + arguments.count).for_each(|seed| sum.run(seed, &arguments));
+            for seed in arguments.from..arguments.from + arguments.count {
+                sum.run(seed, &arguments);
+                if arguments.counts {
+                    // After each seed: the next one may end the process.
+                    println!("{COUNTS}{}", sum.0.map(|count| count.to_string()).join(" "));
+                }
+            }
         }
         None => sum.run_batches(&arguments, |done| done >= arguments.count),
     }
     if arguments.counts {
-        println!("{COUNTS}{}", sum.0.map(|count| count.to_string()).join(" "));
         return ExitCode::SUCCESS;
     }
     let seconds = begun.elapsed().as_secs_f64();

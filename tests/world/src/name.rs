@@ -4,6 +4,7 @@ use std::fmt::Debug;
 
 use dedupfs_store::device::faulty::{Fault, Operation};
 use dedupfs_sync::canary::Canary;
+use dedupfs_sync::step::Step;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -39,6 +40,24 @@ impl Named for Fault {
     const KIND: &str = "faults";
     const ALL: &[Self] =
         &[Self::Io, Self::NoSpace, Self::ShortWrite, Self::ShortWriteNoSpace, Self::ShortRead, Self::NotFound];
+}
+
+impl Named for Step {
+    const KIND: &str = "steps";
+    const ALL: &[Self] = &Self::ALL;
+}
+
+/// Writes fields of such types as names.
+pub mod names {
+    use super::{Deserialize, Deserializer, Name, Named, Serialize, Serializer};
+
+    pub fn serialize<T: Named, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        Name(*value).serialize(serializer)
+    }
+
+    pub fn deserialize<'de, T: Named, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        Name::deserialize(deserializer).map(|Name(value)| value)
+    }
 }
 
 /// Such a value, written as its name.

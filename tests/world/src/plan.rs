@@ -231,7 +231,7 @@ impl Plan {
                     // A kill within a step.
                     (life.habits.linger_one_in, life.habits.last_one_in) = (1 << dice.below(4), 1 << dice.below(5));
                     if dice.one_in(2) {
-                        life.habits.last_step = [Step::Export, Step::ExportSync][dice.below(2) as usize] as u8;
+                        life.habits.last_step = [Step::Export, Step::ExportSync][dice.below(2) as usize];
                     }
                     Fate::Killed { operation: u64::MAX }
                 }
@@ -258,7 +258,7 @@ impl Plan {
         let [_, killed, next, ..] = self.lives.as_mut_slice() else { return };
         (killed.fate, killed.loses_meta) = (Fate::Killed { operation: u64::MAX }, false);
         (killed.habits.linger_one_in, killed.habits.last_one_in) = (1, 1);
-        (killed.habits.last_step, killed.steps) = (Step::ExportSync as u8, killed.steps.max(1));
+        (killed.habits.last_step, killed.steps) = (Step::ExportSync, killed.steps.max(1));
         (next.fate, next.loses_meta) = (Fate::PowerLost { operation: u64::MAX }, dice.one_in(2));
         (next.steps, next.reclaims) = (1 + dice.below(8), dice.below(2));
         (next.pause_bits, next.idle) = (10, 2 * next.commit_interval + Duration::from_millis(1));
@@ -352,7 +352,7 @@ impl Life {
             rerank_one_in: if dice.one_in(2) { 1 << (3 + dice.below(8)) } else { 0 },
             linger_one_in: if dice.one_in(2) { 1 << dice.below(8) } else { 0 },
             last_one_in: 0,
-            last_step: dice.below(u64::from(Step::COUNT)) as u8,
+            last_step: Step::ALL[dice.below(Step::ALL.len() as u64) as usize],
             processors: 1 + dice.below(4) as usize,
         };
         let device_ns = if dice.one_in(2) { 1 << (10 + dice.below(18)) } else { 0 };

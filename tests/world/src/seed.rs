@@ -35,7 +35,9 @@ pub struct Outcome {
 /// The life, and what is wrong in it, in the words of the judge.
 pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
     let seed = plan.seed;
-    let scratch = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
+    // In memory, if possible: a disk allocates blocks when it likes, and `put` sees holes by them.
+    let scratch = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let scratch = scratch.map_err(|error| format!("no temporary directory: {error}"))?;
     let world = Arc::new(World::new(plan.clone(), scratch.path().to_owned(), with_story));
     world.tell(|| format!("{plan:#?}"));
     let mut disks = Disks::new(plan.two_disks);
@@ -84,7 +86,11 @@ pub fn run(plan: Plan, with_story: bool) -> Result<Outcome, String> {
                     let durable_before = world::now().saturating_sub(life.durable_after());
                     world.files().iter_mut().flatten().for_each(|file| file.crashed(durable_before));
                 }
-                life.fate
+                match life.fate {
+                    // It was killed within a step.
+                    Fate::Closed { .. } => Fate::Killed { operation: u64::MAX },
+                    fate => fate,
+                }
             }
         };
         world.files().iter_mut().flatten().for_each(File::life_ended);

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::wait::Waiter;
 use crate::canary::Canary;
+use crate::step::Step;
 
 /// How the world's machine behaves; each seed chooses.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +25,7 @@ pub struct Habits {
     /// The process is killed within one of this many steps that take long and are a `last_step`. 0: none.
     pub last_one_in: u32,
     /// A [`Step`](crate::step::Step), by its number.
-    pub last_step: u8,
+    pub last_step: Step,
     /// Processors that the engine sees.
     pub processors: usize,
 }
@@ -38,7 +39,7 @@ impl Default for Habits {
             rerank_one_in: 0,
             linger_one_in: 0,
             last_one_in: 0,
-            last_step: 0,
+            last_step: Step::default(),
             processors: 2,
         }
     }

@@ -123,7 +123,7 @@ pub fn linger(step: Step) {
         let is_one_in = |count: u32| count > 0 && state::random(u64::from(count)) == 0;
         if is_one_in(habits.linger_one_in) {
             wait::sleep(Duration::from_nanos(1 << state::random(LINGER_BITS)));
-            if step as u8 == habits.last_step && is_one_in(habits.last_one_in) {
+            if step == habits.last_step && is_one_in(habits.last_one_in) {
                 state::kill();
             }
         }
