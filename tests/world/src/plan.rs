@@ -398,6 +398,5 @@ pub fn properties(plan: &Plan) -> PoolProperties {
         slots_per_file: 3,
         tanker_cells: 64,
         tanker_buckets: 4,
-        ..default
     }
 }
