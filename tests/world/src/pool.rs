@@ -104,6 +104,8 @@ pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
 fn names(operations: &Operations) -> Vec<String> {
     let listed = operations.0.read_directory(ROOT_INO, 0, 1000, Listing::Names).expect("the root can be listed");
     let mut names: Vec<_> = listed.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect();
+    // A repair puts there what it finds without a name.
+    names.retain(|name| name != "lost+found");
     names.sort();
     names
 }
