@@ -24,6 +24,11 @@ pub fn reductions(plan: &Plan) -> Vec<Reduction> {
         plan.lives.iter_mut().for_each(|life| (life.flips, life.is_damaged) = (0, false));
     });
     steps.set("trees", false, |plan| &mut plan.with_trees);
+    steps.set("links", false, |plan| &mut plan.with_links);
+    steps.set("cuts otherwise", false, |plan| &mut plan.cuts_otherwise);
+    steps.set("hashes otherwise", false, |plan| &mut plan.hashes_otherwise);
+    steps.set("uncompressed", false, |plan| &mut plan.is_uncompressed);
+    steps.set("compares", false, |plan| &mut plan.compares);
     steps.number("clients", 1, |plan| &mut plan.clients);
     steps.number("files", 1, |plan| &mut plan.files);
     for life in 0..plan.lives.len() {
@@ -93,6 +98,11 @@ impl Steps<'_> {
         self.set(&name("reclaims"), 0, |plan| &mut plan.lives[life].reclaims);
         self.set(&name("scrubs"), 0, |plan| &mut plan.lives[life].scrubs);
         self.set(&name("looks"), 0, |plan| &mut plan.lives[life].looks);
+        self.set(&name("controls"), 0, |plan| &mut plan.lives[life].controls);
+        self.set(&name("reclaims with options"), false, |plan| &mut plan.lives[life].with_options);
+        self.set(&name("read-only"), false, |plan| &mut plan.lives[life].is_read_only);
+        self.set(&name("rebuilds"), false, |plan| &mut plan.lives[life].rebuilds);
+        self.set(&name("closes early"), false, |plan| &mut plan.lives[life].closes_early);
         for fault in 0..self.of.lives[life].faults.len() {
             self.add(name(&format!("fault {} is removed", fault + 1)), |plan| {
                 drop(plan.lives[life].faults.remove(fault));
