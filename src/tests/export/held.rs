@@ -35,3 +35,24 @@ fn containers_that_left_are_given_to_the_commit_behind_one_that_failed() {
     assert_eq!(exporter.position().left, [ContainerId(1), ContainerId(2)]);
     assert_eq!(exporter.position().left, []);
 }
+
+/// Else the notes of changes behind the held export would be trimmed under the one that still reads it.
+#[test]
+fn the_first_of_two_holds_that_ends_leaves_the_other() {
+    let (meta, data) = formatted();
+    let pool = open(&meta, &data);
+    let core = pool.core();
+    let change = |name: &str| {
+        write(&pool, name, &content(1, 100_000));
+        pool.sync().expect("syncs");
+        core.committer.export().expect("exports");
+    };
+    change("before");
+    let (first, second) = (core.exporter.hold(), core.exporter.hold());
+    let row = second.row();
+    change("behind");
+    drop(first);
+    assert_eq!(core.exporter.position().trim_through, row);
+    drop(second);
+    assert!(core.exporter.position().trim_through > row);
+}
