@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_store::device::{Device, MemoryDevice};
@@ -32,6 +33,8 @@ fn containers_are_read_where_a_row_is_replayed_and_only_those_of_chunks() {
         let nodes = core.dedup.nodes();
         let applier = Applier { indexes: &core.indexes, nodes, stores: &core.stores, lacks: Cell::new(false) };
         let row = core.indexes.chunks.position().max(core.indexes.nodes.position()) + 1;
+        let again = applier.apply(core.indexes.of(kind).position(), &ops, None).expect("applies");
+        assert_eq!(again.changes, 0, "a row that the index holds was counted again");
         applier.apply(row, &ops, (!is_replayed).then_some(&[])).expect("applies").changes
     };
     assert_eq!(applied(ContainerKind::Data, false), 0);
@@ -56,4 +59,22 @@ fn chunks_of_sealed_tankers_are_not_stored_again() {
     write(&pool, "two", &[content(2, 5000), content(1, 1 << 20)].concat());
     let again = pool.core().dedup.stats().chunks_stored;
     assert!(again < stored / 10, "{again} of {stored} were stored again");
+}
+
+#[test]
+fn what_nobody_syncs_is_committed_at_the_interval() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
+    let options = PoolOptions { commit_interval: Duration::from_millis(20), ..PoolOptions::default() };
+    let pool = Pool::open_on(&device, &device, Vec::new(), &options, &NoProgress).expect("opens");
+    let row = || pool.core().namespace.last_row();
+    for name in ["first", "second"] {
+        let before = row();
+        write(&pool, name, &content(1, 10_000));
+        let begun = Instant::now();
+        while row() == before {
+            assert!(begun.elapsed().as_secs() < 60, "{name} is still not durable");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
 }
