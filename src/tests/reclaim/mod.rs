@@ -199,6 +199,7 @@ fn a_run_may_be_stopped_anywhere() {
         let interrupt = Interrupt { pool: &pool, at, seen: Default::default(), act: &stop };
         let report = pool.reclaim(&ReclaimOptions::below(100), &interrupt).expect("ends");
         assert!(report.stopped.is_none_or(|why| why == Stopped::Asked));
+        assert!(report.live_bytes > 0, "what the run did not reach is told all the same: {report:?}");
         assert!(at > 0 || report.stopped.is_some(), "stopped at its beginning");
         assert_sound(&pool);
         let report = pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("the next goes on");
@@ -480,4 +481,22 @@ fn regression_a_container_that_has_the_only_copy_of_a_lost_chunk_stays() {
         assert!(common::read(&pool, "file") == Some(content(1, PIECE_BYTES)), "{is_mounted_again}");
         assert_sound(&pool);
     }
+}
+
+#[test]
+fn containers_that_are_being_filled_are_spared_in_the_background_while_clients_are_active() {
+    let site = Site::new();
+    let pool = site.open();
+    common::write(&pool, "file", &content(1, PIECE_BYTES));
+    pool.sync().expect("syncs");
+    let is_open = || pool.core().stores.data.containers().iter().any(|record| !record.sealed);
+    let run = |is_background| {
+        pool.core().activity.note();
+        let options = ReclaimOptions { is_background, ..ReclaimOptions::below(100) };
+        pool.reclaim(&options, &NoProgress).expect("reclaims")
+    };
+    let report = run(true);
+    assert!(report.spared_open && report.open_bytes > 0 && is_open(), "{report:?}");
+    let report = run(false);
+    assert!(!report.spared_open && !is_open(), "{report:?}");
 }
