@@ -500,3 +500,42 @@ fn containers_that_are_being_filled_are_spared_in_the_background_while_clients_a
     let report = run(false);
     assert!(!report.spared_open && !is_open(), "{report:?}");
 }
+
+/// A lost node counts no children. If the new copy counted none either, they would be garbage.
+#[test]
+fn the_chunks_of_a_lost_node_are_counted_when_it_is_stored_again() {
+    let site = Site::new();
+    let pool = site.open();
+    common::write(&pool, "file", &content(1, PIECE_BYTES));
+    pool.close().expect("closes");
+    let records = pool.core().stores.recipes.containers();
+    drop(pool);
+    records.iter().for_each(|record| drop(site.spoil(record)));
+    let pool = site.open_rebuilding();
+    assert!(pool.core().indexes.nodes.lost() > 0);
+    common::write(&pool, "again", &content(1, PIECE_BYTES));
+    pool.sync().expect("syncs");
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+    for name in ["file", "again"] {
+        assert!(common::read(&pool, name) == Some(content(1, PIECE_BYTES)), "{name}");
+    }
+    assert_sound(&pool);
+}
+
+/// The chunks that the file held before are not looked up while something is lost: they may be what is lost.
+#[test]
+fn a_file_that_is_written_over_with_its_own_bytes_heals() {
+    let site = Site::new();
+    let pool = site.open();
+    common::write(&pool, "file", &content(1, PIECE_BYTES));
+    pool.close().expect("closes");
+    let records = pool.core().stores.data.containers();
+    drop(pool);
+    records.iter().for_each(|record| drop(site.spoil(record)));
+    let pool = site.open_rebuilding();
+    assert!(pool.core().indexes.chunks.lost() > 0);
+    common::write(&pool, "file", &content(1, PIECE_BYTES));
+    pool.stats().expect("settles");
+    assert_eq!(pool.core().indexes.chunks.lost(), 0);
+    assert!(common::read(&pool, "file") == Some(content(1, PIECE_BYTES)));
+}

@@ -12,7 +12,7 @@ use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::superblock::PoolProperties;
-use dedupfs_store::{ContainerRecord, Fingerprint, Result, StoreError};
+use dedupfs_store::{ContainerKind, ContainerRecord, Fingerprint, Result, StoreError};
 use parking_lot::Mutex;
 
 pub const CONTAINER_BYTES: u32 = 256 << 10;
@@ -90,8 +90,9 @@ impl Site {
 
     /// Replaces the bytes of a container. Returns the old ones.
     pub fn replace(&self, record: &ContainerRecord, bytes: &[u8]) -> Vec<u8> {
-        let file =
-            self.device.open(&format!("containers/{:06}.slots", record.address.file), OpenMode::Write).expect("opens");
+        let directory = if record.kind == ContainerKind::Recipe { "recipes" } else { "containers" };
+        let path = format!("{directory}/{:06}.slots", record.address.file);
+        let file = self.device.open(&path, OpenMode::Write).expect("opens");
         let offset = u64::from(record.address.slot) * u64::from(CONTAINER_BYTES);
         let mut before = vec![0; bytes.len()];
         file.read_exact_at(&mut before, offset).expect("reads");
