@@ -207,6 +207,9 @@ fn sound_data_is_compared_and_shared() {
     let pool = comparing(&device);
     let before = pool.stats().expect("has statistics");
     write(&pool, "same", &data);
+    pool.sync().expect("syncs");
+    let same = pool.stats().expect("has statistics");
+    assert_eq!(same.recipe_container_bytes, before.recipe_container_bytes, "sound recipes are not written again");
     write(&pool, "shifted", &[&content(98, 5000)[..], &data].concat());
     pool.sync().expect("syncs");
     let stats = pool.stats().expect("has statistics");

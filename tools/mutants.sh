@@ -2,14 +2,16 @@
 # Tries mutants: small changes of the code that the tests should notice (tools/mutants).
 #
 #   tools/mutants.sh [FOLDER...] [--share K/N] [--small] [--skip N] [--minutes M] [--only TEXT] [--again] [--jobs N]
-#                    [--without-world] [--list]
+#                    [--without-world] [--without-tests] [--list]
 #
 # FOLDER: index, store, commit, reclaim, dedup, export; all by default. A fixed sample of 300 mutants of each is tried.
 # --share: the K-th of N shares of all mutants instead. --small: 5 of each folder. --skip: without the first N of each.
 # --minutes: no mutant begins later. --only: those whose names contain TEXT. --again: those that survived the last run.
-# --jobs: so many at a time, one for each processor by default. --list: names; nothing is tried.
+# --without-tests: only worlds, for mutants that the tests have met. --jobs: so many at a time, one for each processor by
+# default. --list: names; nothing is tried.
 #
 # Each mutant meets the quick tests of its crate that reach it, then 300 worlds (tests/world), then the slow tests.
+# A program of the worlds that ends without the seed that fails has noticed nothing.
 # Ends with a table, and with exit code 1 if a mutant survives that tools/mutants/accepted.txt does not name. The
 # fate of each mutant lies in target/mutants/log.tsv.
 set -euo pipefail

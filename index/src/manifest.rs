@@ -141,3 +141,42 @@ impl Manifest {
         Self::decode(&path, &bytes, pool, directory)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POOL: PoolId = PoolId([7; 16]);
+
+    fn names(id: u64, generations: [u64; 3]) -> TankerNames {
+        let [generation, counts_generation, summary] = generations;
+        let summary = SummaryNames { generation: summary, filter_seal: 1, containers_seal: 2 };
+        TankerNames { id, generation, seal: 3, counts_generation, counts_seal: 4, summary }
+    }
+
+    fn is_read(tankers: &[TankerNames], open_generation: u64) -> bool {
+        let manifest = Manifest {
+            generation: 10,
+            next_tanker: 5,
+            open: OpenFile { generation: open_generation, ..OpenFile::default() },
+            tankers: tankers.to_vec(),
+            ..Manifest::empty(10, Extent::Whole)
+        };
+        let read = Manifest::decode("manifest", &manifest.encode(&POOL, "index"), &POOL, "index");
+        assert!(read.as_ref().is_ok_and(|read| *read == manifest) || read.is_err(), "{read:?}");
+        read.is_ok()
+    }
+
+    /// Under checksums that fit: what no checkpoint writes.
+    #[test]
+    fn a_manifest_of_files_that_cannot_be_is_refused() {
+        let sound = names(4, [10, 10, 10]);
+        assert!(is_read(&[sound, names(1, [1, 2, 3])], 10));
+        assert!(!is_read(&[sound], 11), "an open tanker of the future");
+        assert!(!is_read(&[names(5, [10, 10, 10])], 10), "a number that was never given");
+        assert!(!is_read(&[sound, names(4, [9, 9, 9])], 10), "one twice");
+        for newer in [[11, 1, 1], [1, 11, 1], [1, 1, 11]] {
+            assert!(!is_read(&[names(4, newer)], 10), "{newer:?}");
+        }
+    }
+}

@@ -55,3 +55,15 @@ impl fmt::Debug for Fingerprint {
         write!(f, "{a:02x}{b:02x}{c:02x}{d:02x}…")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_orders_like_its_fingerprint() {
+        let bytes = std::array::from_fn(|at| at as u8);
+        assert_eq!(Fingerprint(bytes).prefix(), 0x0001_0203_0405_0607);
+        assert_eq!(Fingerprint(bytes).second_word(), 0x0809_0a0b_0c0d_0e0f);
+    }
+}

@@ -311,6 +311,13 @@ mod tests {
     }
 
     #[test]
+    fn every_kind_is_read_as_it_is_written() {
+        let known: Vec<u8> = (0..=u8::MAX).filter(|byte| FrameKind::from_u8(*byte).is_some()).collect();
+        assert_eq!(known, (1..=14).chain(16..=21).collect::<Vec<u8>>());
+        assert!(known.iter().all(|byte| FrameKind::from_u8(*byte).is_some_and(|kind| kind as u8 == *byte)));
+    }
+
+    #[test]
     fn byte_map_is_stable() {
         let frame = encode_frame(FrameKind::Region, &PoolId([0xab; 16]), 0x0102_0304_0506_0708, b"m", b"payload");
         assert_eq!(frame.len(), 128);

@@ -7,6 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::manifest::Manifest;
+use crate::names::FileWriter;
+use crate::open::file::OpenFile;
+use crate::options::SEQUENTIAL_BYTES;
 
 const SMALL: IndexOptions = IndexOptions { cells_per_tanker: 12, buckets_per_tanker: 2, cache_bytes: 0, ..TINY };
 
@@ -216,4 +219,34 @@ proptest! {
         }
         prop_assert!(is_noticed(&disk, &truth));
     }
+}
+
+/// The manifest tells the file of the last checkpoint from a sound one of another attempt.
+#[test]
+fn an_open_tanker_is_read_only_as_the_manifest_names_it() {
+    let (disk, _) = sample();
+    let index = reopen(&disk, SMALL);
+    let open = index.checkpointer.lock().open_file;
+    assert_eq!(open.read(index.writer()).unwrap().len(), open.cells as usize);
+    assert!(open.cells > 0);
+    for other in [
+        OpenFile { seal: open.seal ^ 1, ..open },
+        OpenFile { cells: open.cells + 1, ..open },
+        OpenFile { cells: open.cells - 1, ..open },
+        OpenFile { bytes: open.bytes + 64, ..open },
+        OpenFile { bytes: open.bytes - 64, ..open },
+    ] {
+        assert!(other.read(index.writer()).is_err(), "{other:?}");
+    }
+}
+
+/// The files of full tankers are written in many pieces.
+#[test]
+fn large_files_are_written_from_start_to_end() {
+    let disk = MemoryDevice::new();
+    let bytes: Vec<u8> = (0..2 * SEQUENTIAL_BYTES + 1000).map(|at| (at / 1000) as u8).collect();
+    let mut file = FileWriter::new(&disk, "large").unwrap();
+    bytes.chunks(70_000).for_each(|piece| file.append(piece).unwrap());
+    file.finish().unwrap();
+    assert!(disk.read_file("large", 1 << 30).unwrap() == bytes);
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 
 use super::*;
+use crate::options::{WRITTEN_CELL_BYTES, WRITTEN_FILES_BYTES};
 
 /// A disk with four sealed tankers and an open one, as of row 1.
 pub(super) fn base() -> MemoryDevice {
@@ -205,5 +206,47 @@ fn a_second_attempt_touches_nothing_that_the_first_one_may_have_made_valid() {
         {
             check_disk(disk, &case, outcome.is_ok());
         }
+    }
+}
+
+/// Without its manifest an index does not exist. A manifest whose files are gone would be damage.
+#[test]
+fn an_index_that_is_being_removed_is_there_as_a_whole_or_not_at_all() {
+    let base = base();
+    let expected = contents(&reopen(&base, TINY));
+    for position in 0.. {
+        let disk = base.crash(0);
+        let faulty = FaultyDevice::over_memory(&disk);
+        faulty.add(FaultPlan::new(Fault::Io, position).on(&[Operation::Remove, Operation::SyncDirectory]).lasting());
+        let removed = Index::remove(&faulty, DIRECTORY);
+        for seed in 0..8 {
+            let left = disk.crash(seed);
+            if left.exists(&format!("{DIRECTORY}/manifest")).unwrap() {
+                assert!(removed.is_err() && contents(&reopen(&left, TINY)) == expected, "operation {position}");
+            }
+        }
+        if removed.is_ok() {
+            assert!(position > 5, "{position} operations");
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_checkpoint_has_room_where_it_is_promised_and_no_more_is_asked_than_that() {
+    for step in [&changes()[..10], &changes()] {
+        let disk = base();
+        let index = reopen(&disk, TINY);
+        index.apply(2, step).unwrap();
+        let stats = index.stats();
+        // Four bytes for the count of each sealed cell, beside the files of the open ones.
+        let sealed_cells = stats.cells - stats.open_cells;
+        let least = WRITTEN_FILES_BYTES + stats.open_cells * WRITTEN_CELL_BYTES + 4 * sealed_cells + 4 * 8192;
+        assert!(index.checkpoint_bytes(0) >= least && index.checkpoint_bytes(u64::MAX) >= least);
+        let (frozen, before) = (index.freeze(2).unwrap(), disk.used_bytes());
+        let promised = frozen.disk_bytes();
+        disk.set_capacity(before + promised);
+        index.write(frozen).unwrap();
+        assert!(promised < 2 << 20, "{promised} bytes beside {before}");
     }
 }

@@ -8,6 +8,7 @@ use dedupfs_store::device::OpenMode;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice};
 
 use super::*;
+use crate::options::PROGRESS_BYTES_MAX;
 use crate::{Continued, IndexBuilder};
 
 const STEPS: u64 = 12;
@@ -125,4 +126,14 @@ fn damaged_notes_are_not_believed() {
     other.checkpoint(b"of nodes").unwrap();
     device.rename("index/recipes/progress-1", &path).unwrap();
     assert!(IndexBuilder::resume(&device, DIRECTORY, &POOL, TINY).unwrap().is_none());
+}
+
+#[test]
+fn notes_that_could_not_be_read_again_are_not_written() {
+    let disk = MemoryDevice::new();
+    disk.create_directory(DIRECTORY).unwrap();
+    let write = |len: u64| crate::progress::write(&disk, DIRECTORY, &POOL, 1, &vec![1; len as usize]);
+    assert!(write(PROGRESS_BYTES_MAX / 2 + 1).is_err());
+    write(PROGRESS_BYTES_MAX / 2).unwrap();
+    assert_eq!(crate::progress::read(&disk, DIRECTORY, &POOL, 1).unwrap().len() as u64, PROGRESS_BYTES_MAX / 2);
 }

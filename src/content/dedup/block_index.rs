@@ -95,4 +95,19 @@ mod tests {
         let all = (newest..4 * BLOCK_INDEX_CHUNKS_MAX as u64).map(|number| chunk(number).fingerprint);
         assert!(all.into_iter().all(|print| known.0.contains_key(&print) || known.1.contains_key(&print)));
     }
+    /// Segments have any number of chunks.
+    #[test]
+    fn it_is_bounded_whatever_it_is_given_at_a_time() {
+        let index = BlockIndex::default();
+        for first in (0..4 * BLOCK_INDEX_CHUNKS_MAX as u64).step_by(777) {
+            let chunk = |number: u64| Child {
+                fingerprint: Fingerprint(*blake3::hash(&number.to_le_bytes()).as_bytes()),
+                len_bytes: 8192,
+                hint: ContainerId(7),
+            };
+            index.extend(&(first..first + 777).map(chunk).collect::<Vec<_>>());
+            let known = index.chunks.read();
+            assert!(known.0.len() + known.1.len() <= BLOCK_INDEX_CHUNKS_MAX);
+        }
+    }
 }

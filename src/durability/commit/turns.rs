@@ -104,3 +104,23 @@ impl<E: Clone> Turns<E> {
         self.wake.notify_one();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_that_is_asked_for_begins_at_once_and_is_asked_for_once() {
+        let turns = Turns::<()>::default();
+        turns.ask();
+        turns.ask();
+        assert_eq!(turns.goal(), (1, true));
+        assert_eq!(turns.next(|| panic!("it is not due by the clock alone")), Turn::Round);
+        turns.answer(1, None);
+        assert_eq!((turns.finished(), turns.goal()), (1, (1, false)));
+        assert_eq!(turns.next(|| Duration::ZERO), Turn::Round);
+        turns.stop();
+        assert_eq!(turns.next(|| panic!("it ends")), Turn::End);
+        assert_eq!(turns.take(|| panic!("it would wait for ever")), None);
+    }
+}

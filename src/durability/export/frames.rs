@@ -220,3 +220,33 @@ impl ReadFrame {
         Ok(items)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
+
+    use super::*;
+
+    const POOL: PoolId = PoolId([7; 16]);
+
+    /// Writes a frame of one item with these fields of its meta part, under checksums that fit, and reads it.
+    fn read(flags: u16, reserved: u32, raw_bytes: usize) -> Result<ReadFrame> {
+        let mut meta = ByteWriter::new();
+        [VERSION, flags].into_iter().for_each(|number| meta.u16(number));
+        [1, 0, 1, raw_bytes as u32, reserved].into_iter().for_each(|number| meta.u32(number));
+        [1, 2, 3].into_iter().for_each(|number| meta.u64(number));
+        let bytes = encode_frame(FrameKind::Export, &POOL, 1, meta.as_slice(), b"packed");
+        let file = MemoryDevice::new().open("log", OpenMode::CreateNew).expect("creates");
+        file.write_at(&bytes, 0).expect("writes");
+        ReadFrame::read(&*file, "log", &POOL, 1, 0)
+    }
+
+    #[test]
+    fn a_frame_with_a_field_that_no_release_writes_is_refused() {
+        assert!(read(FLAG_LAST, 0, EXPORT_FRAME_BYTES_MAX).is_ok_and(|frame| frame.is_last));
+        assert!(read(0, 0, 0).is_ok_and(|frame| !frame.is_last));
+        assert!(read(2, 0, 100).is_err());
+        assert!(read(FLAG_LAST, 1, 100).is_err());
+        assert!(read(FLAG_LAST, 0, EXPORT_FRAME_BYTES_MAX + 1).is_err());
+    }
+}

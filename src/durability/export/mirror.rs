@@ -152,3 +152,61 @@ impl Mirror {
         Ok(bytes)
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use dedupfs_store::device::MemoryDevice;
+    use dedupfs_store::{ContainerKind, ContainerRecord};
+
+    use super::*;
+
+    const SLOT_BYTES: u32 = 64 << 10;
+
+    fn record(file: u32, slot: u32) -> ContainerRecord {
+        ContainerRecord {
+            id: dedupfs_store::ContainerId(u64::from(file) << 32 | u64::from(slot)),
+            kind: ContainerKind::Recipe,
+            address: SlotAddress { file, slot },
+            used_bytes: SLOT_BYTES,
+            toc: None,
+            chunk_bytes: 0,
+            chunks: 0,
+            sealed: true,
+            damaged: false,
+        }
+    }
+
+    /// Makes two files with three full slots each.
+    fn full() -> (MemoryDevice, Mirror) {
+        let device = MemoryDevice::new();
+        device.create_directory("export").unwrap();
+        device.create_directory(DIRECTORY).unwrap();
+        for number in 1..=2 {
+            let file = device.open(&path(DIRECTORY, number), OpenMode::CreateNew).unwrap();
+            file.write_at(&vec![1; 3 * SLOT_BYTES as usize], 0).unwrap();
+        }
+        (device.clone(), Mirror::new(Arc::new(device), SLOT_BYTES))
+    }
+
+    #[test]
+    fn the_copy_in_one_slot_is_freed_and_no_other() {
+        let (device, mirror) = full();
+        mirror.free(SlotAddress { file: 1, slot: 1 }).unwrap();
+        assert_eq!(Mirror::allocated_bytes(&device).unwrap(), 5 * u64::from(SLOT_BYTES));
+        let bytes = device.read_file(&path(DIRECTORY, 1), 1 << 20).unwrap();
+        let slots: Vec<_> = bytes.chunks(SLOT_BYTES as usize).map(|slot| slot.iter().all(|byte| *byte == 1)).collect();
+        assert_eq!(slots, [true, false, true]);
+        mirror.free(SlotAddress { file: 3, slot: 1 }).unwrap();
+    }
+
+    #[test]
+    fn what_lies_behind_the_last_kept_copy_is_cut_off() {
+        let (device, mut mirror) = full();
+        mirror.trim([record(1, 0), record(1, 1)].iter()).unwrap();
+        assert_eq!(device.read_file(&path(DIRECTORY, 1), 1 << 20).unwrap(), vec![1; 2 * SLOT_BYTES as usize]);
+        assert!(!device.exists(&path(DIRECTORY, 2)).unwrap());
+        mirror.trim([record(1, 2)].iter()).unwrap();
+        assert_eq!(device.read_file(&path(DIRECTORY, 1), 1 << 20).unwrap().len(), 2 * SLOT_BYTES as usize);
+    }
+}

@@ -136,3 +136,41 @@ impl ReachedNote {
         }
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use dedupfs_store::device::MemoryDevice;
+
+    use super::*;
+
+    const POOL: PoolId = PoolId([7; 16]);
+
+    fn of_row(row: u64) -> Reached {
+        Reached { generation: 1, log_bytes: row * 4096, row, inodes: 1 }
+    }
+
+    fn rows(device: &MemoryDevice) -> [Option<u64>; 2] {
+        places(device, &POOL).unwrap().map(|reached| reached.map(|reached| reached.row))
+    }
+
+    /// A power loss may tear the place that is written: the other one has the newest older note.
+    #[test]
+    fn the_older_of_both_places_is_written_also_behind_an_opening() {
+        let device = MemoryDevice::new();
+        super::super::files::create(&device).unwrap();
+        let mut note = ReachedNote::default();
+        for row in 1..=5 {
+            note.write(&device, &POOL, &of_row(row));
+            let written = rows(&device);
+            assert!(written.contains(&Some(row)), "{written:?}");
+            assert!(row == 1 || written.contains(&Some(row - 1)), "{written:?}");
+        }
+        for row in 6..=9 {
+            ReachedNote::default().write(&device, &POOL, &of_row(row));
+            let written = rows(&device);
+            assert!(written.contains(&Some(row)) && written.contains(&Some(row - 1)), "{written:?}");
+            assert_eq!(Reached::read(&device, &POOL).unwrap(), Some(of_row(row)));
+        }
+    }
+}

@@ -165,6 +165,7 @@ fn a_damaged_export_is_made_anew_by_the_next_mount() {
         drop(pool);
         flip(&data, &format!("export/{name}"), 60, 4);
         let pool = open(&meta, &data);
+        assert!(pool.notice().is_some_and(|notice| notice.contains("was damaged")), "{name}: nobody is told");
         step(&pool, &mut random);
         pool.sync().expect("syncs");
         let before = picture(&pool);

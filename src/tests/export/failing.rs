@@ -84,6 +84,11 @@ fn regression_an_export_that_fails_does_not_end_the_pool() {
             change(&pool, round);
         }
         assert!(faulty.injected() > before);
+        if lasting {
+            let tried = faulty.injected();
+            change(&pool, 6);
+            assert_eq!(faulty.injected(), tried, "it does not rest");
+        }
         faulty.heal();
         if !lasting {
             assert_recovers(&data, pool);

@@ -2,18 +2,21 @@
 //! that it cannot name.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{EngineError, NoProgress, OpenOptions, format_on};
 use dedupfs_service::{FileService as _, ROOT_INO};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_store::{ContainerRecord, StoreError};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    findings, force_recover, formatted, open, open_read_only, picture, reclaim, recover_how, shared, try_recover,
+    findings, force_recover, formatted, open, open_read_only, picture, reclaim, recover_how, shared, try_open,
+    try_recover,
 };
 
 /// Makes a pool that was mounted once, with some files. Also returns its containers' records.
@@ -162,6 +165,8 @@ fn regression_a_recovery_that_lacks_empty_files_is_refused() {
     let (_, report) = try_recover(&data.snapshot_all_synced()).expect("it is whole");
     assert_eq!(report.restored.files, 50);
     let whole = data.snapshot_all_synced();
+    // Closing has synced the note, so a power loss leaves it.
+    let data = data.crash(0);
     damage(&data, &log_of(&data), 100);
     refused(&data, "51 inodes");
     // Cut off between two groups, which leaves a valid log.
@@ -339,4 +344,48 @@ fn regression_slots_that_a_damaged_owner_keeps_are_listed_once() {
     let first = kept();
     assert!(first > 0);
     assert_eq!((kept(), kept()), (first, first));
+    // Without an owner, too. Content that no commit names is kept now, that of later openings is not.
+    data.remove("export/owner").expect("removes");
+    data.remove("export/kept-slots").expect("removes");
+    let second = kept();
+    assert!(second > first);
+    assert_eq!((kept(), kept()), (second, second));
+}
+
+#[test]
+fn a_data_root_without_room_for_the_list_of_kept_slots_mounts() {
+    let (meta, data, _) = filled();
+    let pool = open(&meta, &data);
+    write(&pool, "begun", &content(700, 200_000));
+    pool.core().stores.data.write_out().expect("writes");
+    drop(pool);
+    data.open("export/owner", OpenMode::Write).expect("opens").write_at(&[0; 4096], 0).expect("writes");
+    let faulty = FaultyDevice::over_memory(&data);
+    faulty.add(FaultPlan::new(Fault::NoSpace, 0).path_contains("export/kept-slots").on(&[Operation::Create]).lasting());
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    let pool = try_open(&shared(&meta), &device).expect("opens");
+    assert!(faulty.injected() > 0);
+    assert!(read(&pool, "file 7") == Some(content(7, 30_000)));
+    pool.close().expect("closes");
+}
+
+/// The note of the export's progress is gone with it: nothing else tells that the base is not all.
+#[test]
+fn a_missing_log_is_less_than_expected() {
+    let (_, data, _) = filled();
+    data.remove(&log_of(&data)).expect("removes");
+    data.remove("export/reached").expect("removes");
+    refused(&data, "cannot be read behind commit");
+}
+
+#[test]
+fn without_current_the_base_that_was_written_last_is_taken() {
+    let (meta, data, _) = filled();
+    let pool = open(&meta, &data);
+    pool.core().exporter.rebase().expect("writes a base");
+    pool.close().expect("closes");
+    drop(pool);
+    assert!(!data.exists("export/base-1").expect("tells"));
+    data.remove("export/current").expect("removes");
+    assert_eq!(force_recover(&data).expect("recovers").1.restored.files, 20);
 }

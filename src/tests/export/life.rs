@@ -1,11 +1,13 @@
 //! The life of an export without crashes.
 
+use dedupfs::export::CopyDepth;
+use dedupfs_service::{FileService as _, RenameFlags, XattrMode};
 use dedupfs_store::device::{Device, MemoryDevice};
 
-use crate::tests::common::{content, read, write};
+use crate::tests::common::{CALLER, content, read, write};
 use crate::tests::export::site::{
-    Random, findings, force_recover, format, formatted, open, picture, reclaim, recover, shared, step, try_open,
-    try_recover,
+    Random, findings, force_recover, format, formatted, open, open_read_only, picture, reclaim, recover, shared, step,
+    try_open, try_recover,
 };
 
 #[test]
@@ -131,7 +133,10 @@ fn what_is_exported_is_in_proportion_to_what_changed() {
     }
     pool.core().committer.commit().expect("commits");
     pool.core().committer.export().expect("exports");
-    let all = pool.core().exporter.stats().expect("tells").written_bytes;
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("is later").as_secs();
+    let stats = pool.core().exporter.stats().expect("tells");
+    assert!((now - 60..=now).contains(&stats.time_secs), "{stats:?} at {now}");
+    let all = stats.written_bytes;
     assert!(all < 2000 * 400, "{all} bytes for 2000 files");
     let written = |change: &dyn Fn()| {
         let before = pool.core().exporter.stats().expect("tells").written_bytes;
@@ -264,4 +269,102 @@ fn a_deleted_directory_is_made_anew() {
     assert_eq!(picture(&pool), before);
     pool.close().expect("closes");
     assert!(!meta.join("recovered").exists(), "where it was made is gone");
+}
+
+/// Names and inodes of removed files would stay in a large base until its log is as long.
+#[test]
+fn a_base_of_removed_files_is_replaced_though_its_log_is_short() {
+    let (meta, data) = formatted();
+    let pool = open(&meta, &data);
+    let exporter = &pool.core().exporter;
+    for number in 0..4000 {
+        write(&pool, &format!("{number}"), b"");
+    }
+    pool.sync().expect("syncs");
+    exporter.rebase().expect("writes a base");
+    let bases = || {
+        let names = data.list("export").expect("lists").into_iter().map(|entry| entry.name);
+        names.filter(|name| name.starts_with("base-")).collect::<Vec<_>>()
+    };
+    let before = bases();
+    exporter.shrink().expect("has nothing to do");
+    assert_eq!(bases(), before, "the base is as large as its files need");
+    for round in 0..2 {
+        for number in 0..4000 {
+            let (from, to) =
+                (format!("{}{number}", "moved ".repeat(round)), format!("{}{number}", "moved ".repeat(round + 1)));
+            let moved = pool.service().rename(1, from.as_bytes(), 1, to.as_bytes(), RenameFlags::default());
+            moved.expect("renames");
+        }
+        pool.sync().expect("syncs");
+        pool.core().committer.export().expect("exports");
+    }
+    exporter.shrink().expect("writes a base");
+    assert_ne!(bases(), before, "the log is long beside the base");
+    let before = bases();
+    // The base alone is too large for what is left.
+    for number in 0..4000 {
+        let name = format!("moved moved {number}");
+        pool.service().unlink(1, name.as_bytes()).expect("unlinks");
+    }
+    pool.sync().expect("syncs");
+    let full = exporter.stats().expect("tells").namespace_bytes;
+    pool.core().committer.export().expect("exports");
+    exporter.shrink().expect("writes a base");
+    assert_ne!(bases(), before, "{full} bytes for no file");
+}
+
+/// The thread that exports does it, as nobody else looks at the length of the log.
+#[test]
+fn a_log_that_has_outgrown_its_base_is_replaced() {
+    let (meta, data) = formatted();
+    let pool = open(&meta, &data);
+    let (core, service) = (pool.core(), pool.service());
+    core.committer.export().expect("exports");
+    let is_first = || data.exists("export/base-1").expect("tells");
+    for number in 0..150 {
+        let name = format!("{number}");
+        write(&pool, &name, b"");
+        let ino = service.lookup(1, name.as_bytes()).expect("is there").ino;
+        let value = content(number, 60_000);
+        service.set_xattr(CALLER, ino, b"user.large", &value, XattrMode::Any).expect("sets");
+    }
+    pool.sync().expect("syncs");
+    assert!(is_first());
+    core.committer.export().expect("exports");
+    core.exporter.request();
+    let begun = std::time::Instant::now();
+    while is_first() {
+        assert!(begun.elapsed().as_secs() < 60, "the first base still counts");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    pool.close().expect("closes");
+    drop(pool);
+    assert_eq!(recover(&data).1.restored.files, 150);
+}
+
+/// A crash before the next commit: the namespace does not know the export, which is its own.
+#[test]
+fn an_export_that_no_commit_has_noted_is_continued() {
+    for is_held in [false, true] {
+        let (meta, data) = formatted();
+        let pool = open(&meta, &data);
+        // A hold keeps the notes of all changes behind it.
+        let held = is_held.then(|| pool.core().exporter.hold());
+        write(&pool, "file", &content(1, 30_000));
+        pool.sync().expect("syncs");
+        pool.core().committer.export().expect("exports");
+        drop(held);
+        let (meta, data) = (meta.fork(), data.fork());
+        let bases = || data.list("export").expect("lists").into_iter().filter(|entry| entry.name.starts_with("base-"));
+        let before: Vec<_> = bases().map(|entry| entry.name).collect();
+        assert_eq!(before.len(), 1, "{before:?}");
+        let check = open_read_only(&meta, &data).core().exporter.verify(CopyDepth::Content, &mut |_| true);
+        let check = check.expect("verifies");
+        assert!(check.is_there && check.is_sound(), "{check:?}");
+        let pool = open(&meta, &data);
+        pool.core().committer.export().expect("exports");
+        assert_eq!(bases().map(|entry| entry.name).collect::<Vec<_>>(), before, "held: {is_held}");
+        pool.close().expect("closes");
+    }
 }

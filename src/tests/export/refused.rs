@@ -211,6 +211,13 @@ fn regression_whoever_lost_the_lock_writes_nothing_to_export_or_containers() {
     let before = [files(&root.join("export")), files(&root.join("containers"))];
     let error = core.exporter.verify(CopyDepth::Content, &mut |_| true).expect_err("appends to the log").to_string();
     assert!(error.contains("was removed or replaced"), "{error}");
+    // The thread that exports ends the pool.
+    core.exporter.request();
+    let begun = std::time::Instant::now();
+    while core.committer.failure().is_none() {
+        assert!(begun.elapsed().as_secs() < 60, "the pool goes on");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
     assert!(core.exporter.rebase().is_err());
     assert!(core.exporter.export().is_err());
     assert!(pool.sync().is_err());

@@ -1,9 +1,14 @@
 //! A data root without space: reclaiming comes before the possibility of a recovery.
 
+use dedupfs::export::CopyDepth;
+use dedupfs_service::{FileService as _, ROOT_INO};
 use dedupfs_store::device::Device;
+use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 
 use crate::tests::common::{content, read, write};
-use crate::tests::export::site::{findings, formatted, open, picture, reclaim, recover, try_recover};
+use crate::tests::export::site::{
+    exported_on_failing, findings, formatted, open, picture, reclaim, recover, try_recover,
+};
 
 #[test]
 fn a_full_data_root_can_be_reclaimed() {
@@ -30,6 +35,7 @@ fn a_full_data_root_can_be_reclaimed() {
     let full_bytes = data.used_bytes();
     reclaim(&pool);
     assert!(!data.exists("export/base-1").expect("tells"), "the export that named what was freed is gone");
+    assert!(!data.exists("export/current").expect("tells"), "it still counts");
     assert!(data.used_bytes() < full_bytes / 4, "{} of {full_bytes} bytes are left", data.used_bytes());
     data.set_capacity(u64::MAX / 2);
     // There is space now: the next export starts anew.
@@ -64,4 +70,44 @@ fn without_room_and_without_need_the_export_stays_as_it_was() {
     let (meta, report) = try_recover(&disk).expect("recovers");
     assert_eq!(report.restored.row, row);
     assert_eq!(picture(&open(&meta, &disk)), before);
+}
+
+/// The log is no shorter afterwards, and the export that counts goes on.
+#[test]
+fn a_verification_without_room_leaves_the_export_that_counts() {
+    let (_meta, data, faulty, pool) = exported_on_failing();
+    let exporter = &pool.core().exporter;
+    let row = exporter.stats().expect("tells").row;
+    write(&pool, "new", &content(50, 100_000));
+    faulty.add(FaultPlan::new(Fault::NoSpace, 0).on(&[Operation::Write]).path_contains("export/log-").lasting());
+    pool.sync().expect("syncs");
+    let check = exporter.verify(CopyDepth::Content, &mut |_| true).expect("verifies");
+    assert!(faulty.injected() > 0);
+    assert!(check.is_there && check.is_sound(), "{check:?}");
+    assert_eq!((exporter.stats().expect("tells").row, check.row), (row, row));
+    faulty.heal();
+    pool.close().expect("closes");
+    assert_eq!(recover(&data).1.restored.files, 11);
+}
+
+/// The only copy of the names must not go for a base that may find room later.
+#[test]
+fn a_stale_export_makes_room_for_a_base_only_if_containers_wait_for_it() {
+    for waits in [false, true] {
+        let (_meta, data, faulty, pool) = exported_on_failing();
+        faulty.add(FaultPlan::new(Fault::NoSpace, 0).path_contains("export/base-").lasting());
+        faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync]).path_contains("export/log-"));
+        write(&pool, "new", &content(50, 100_000));
+        pool.sync().expect("syncs");
+        pool.core().committer.export().expect("is made anew later");
+        assert_eq!(pool.core().exporter.stats().expect("tells").row, 0, "it can be continued");
+        if waits {
+            pool.service().unlink(ROOT_INO, b"3").expect("unlinks");
+            reclaim(&pool);
+        }
+        pool.core().committer.export().expect("lack of space is no failure");
+        assert_eq!(data.exists("export/current").expect("tells"), !waits);
+        faulty.heal();
+        pool.close().expect("closes");
+    }
 }

@@ -1,13 +1,18 @@
 //! The export is read back: any difference from what was written is found, reported, and written anew.
 
+use std::sync::Arc;
+
 use dedupfs::export::{CopyDepth, ExportCheck};
 use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{NoProgress, OpenOptions, Pool};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
 use crate::tests::common::{content, write};
-use crate::tests::export::site::{Random, findings, formatted, open, open_read_only, picture, recover, shared, step};
+use crate::tests::export::site::{
+    Random, exported_on_failing, findings, formatted, open, open_read_only, picture, recover, shared, step, try_open,
+};
 
 /// Makes a pool with a base and several groups behind it, closed.
 fn exported() -> (MemoryDevice, MemoryDevice) {
@@ -154,6 +159,7 @@ fn both_ends_of_each_copy_are_compared_each_time() {
             assert!(verify(&pool, CopyDepth::Ends).is_sound(), "{path}, byte {offset}");
         }
     }
+    assert_eq!(verify(&pool, CopyDepth::Ends).copies, pool.core().stores.recipes.containers().len() as u64);
 }
 
 /// The sound copy is the only good one when the container on the meta root is damaged.
@@ -423,4 +429,46 @@ fn regression_who_waits_to_verify_can_be_ended() {
         drop(ends);
         assert!(first.join().expect("runs").expect("verifies").is_sound());
     });
+}
+
+#[test]
+fn what_is_sound_or_never_was_is_not_told_as_written_anew() {
+    let (meta, data) = exported();
+    let pool = open(&meta, &data);
+    let mut check = verify(&pool, CopyDepth::Content);
+    pool.core().exporter.renew(&mut check).expect("has nothing to do");
+    assert!(check.is_there && check.is_sound() && !check.renewed, "{check:?}");
+    let (meta, data) = formatted();
+    let check = verify(&open_read_only(&meta, &data), CopyDepth::Content);
+    assert!(!check.is_there && check.is_sound() && !check.renewed, "{check:?}");
+}
+
+#[test]
+fn an_owner_that_cannot_be_written_anew_is_not_told_as_done() {
+    for (fault, is_failure) in [(Fault::NoSpace, false), (Fault::Io, true)] {
+        let (_meta, data, faulty, pool) = exported_on_failing();
+        flip(&data, "export/owner", 70, 1);
+        let mut check = verify(&pool, CopyDepth::Content);
+        assert!(check.is_bad());
+        faulty.add(FaultPlan::new(fault, 0).path_contains("export/owner").lasting());
+        assert_eq!(pool.core().exporter.renew(&mut check).is_err(), is_failure, "{fault:?}");
+        assert!(check.is_bad(), "{fault:?}: {check:?}");
+        faulty.heal();
+        pool.core().exporter.renew(&mut check).expect("writes it anew");
+        assert!(is_failure || check.renewed && verify(&pool, CopyDepth::Content).is_sound(), "{check:?}");
+    }
+}
+
+/// Nothing was found at opening, but the first base of a new pool has failed.
+#[test]
+fn a_first_export_that_has_failed_is_told() {
+    let (meta, data) = formatted();
+    let faulty = FaultyDevice::over_memory(&data);
+    faulty.add(FaultPlan::new(Fault::NoSpace, 0).path_contains("export/base-").lasting());
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    let pool = try_open(&shared(&meta), &device).expect("opens");
+    pool.core().committer.export().expect("lack of space is no failure");
+    assert!(faulty.injected() > 0);
+    let check = verify(&pool, CopyDepth::Content);
+    assert!(check.is_there && check.is_bad(), "{check:?}");
 }

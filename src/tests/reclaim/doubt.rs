@@ -30,6 +30,8 @@ fn with_garbage(site: &Site) -> (Arc<Pool>, Child) {
     service.forget(ino, 1);
     let root = pool.core().namespace.inode(ino).expect("reads").expect("is there").root;
     let Root::Chunk(child) = root else { panic!("{root:?} is large") };
+    let place = cell(&pool, &child).map(|cell| cell.location.container());
+    assert_eq!(place, Some(child.hint), "the hint is the place");
     (pool, child)
 }
 

@@ -12,7 +12,7 @@ use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::superblock::PoolProperties;
-use dedupfs_store::{ContainerRecord, Fingerprint, Result, StoreError};
+use dedupfs_store::{ContainerKind, ContainerRecord, Fingerprint, Result, StoreError};
 use parking_lot::Mutex;
 
 pub const CONTAINER_BYTES: u32 = 256 << 10;
@@ -82,12 +82,22 @@ impl Site {
         Pool::open_on(&self.device, &self.device, Vec::new(), options, &NoProgress).expect("opens")
     }
 
-    /// Makes a container unreadable.
-    pub fn spoil(&self, record: &ContainerRecord) {
-        let file =
-            self.device.open(&format!("containers/{:06}.slots", record.address.file), OpenMode::Write).expect("opens");
+    /// Makes a container unreadable. Returns its bytes.
+    pub fn spoil(&self, record: &ContainerRecord) -> Vec<u8> {
         let noise = vec![0xa5; record.used_bytes as usize];
-        file.write_at(&noise, u64::from(record.address.slot) * u64::from(CONTAINER_BYTES)).expect("writes");
+        self.replace(record, &noise)
+    }
+
+    /// Replaces the bytes of a container. Returns the old ones.
+    pub fn replace(&self, record: &ContainerRecord, bytes: &[u8]) -> Vec<u8> {
+        let directory = if record.kind == ContainerKind::Recipe { "recipes" } else { "containers" };
+        let path = format!("{directory}/{:06}.slots", record.address.file);
+        let file = self.device.open(&path, OpenMode::Write).expect("opens");
+        let offset = u64::from(record.address.slot) * u64::from(CONTAINER_BYTES);
+        let mut before = vec![0; bytes.len()];
+        file.read_exact_at(&mut before, offset).expect("reads");
+        file.write_at(bytes, offset).expect("writes");
+        before
     }
 
     /// Makes noting the history of reclaiming fail for lack of space.

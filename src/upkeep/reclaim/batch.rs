@@ -173,9 +173,16 @@ impl<'b, 'r> Batch<'b, 'r> {
             }
         }
         self.run.read(victim.used_bytes);
-        if has_lost {
+        // The table was read while the disk gave other bytes: chunks that it does not name were not looked up, whatever
+        // the disk gives now.
+        let lacks = has_losses && (table.entries.len() as u64) < victim.chunks;
+        if has_lost || lacks {
             let (what, expected) = (format!("container {container}"), "no chunk that the index calls lost");
-            let found = "some: back the same data up again, or run `dedupfs fsck --rebuild-index`";
+            let found = if has_lost {
+                "some: back the same data up again, or run `dedupfs fsck --rebuild-index`"
+            } else {
+                "a table that does not name all chunks: mount the pool again, and run `dedupfs fsck --rebuild-index`"
+            };
             return Ok(Looked::Unreadable(StoreError::corrupt(what, expected, found).into()));
         }
         Ok(Looked::Through)

@@ -412,6 +412,13 @@ mod tests {
         assert_eq!(fit(&mut [victim(6 << 20)], room), 0);
     }
 
+    /// Content that was not compressed takes its own size, an eighth for frames at most, and a region's padding.
+    #[test]
+    fn a_copy_is_not_expected_to_take_more_than_its_content() {
+        let victim = Candidate { used_bytes: 8 << 20, ..victim(1 << 20) };
+        assert_eq!(copy_bytes(&victim), (1 << 20) + (128 << 10) + (64 << 10));
+    }
+
     #[test]
     fn as_many_are_emptied_as_fit() {
         let victims: Vec<_> = (0..100).map(|_| victim(1 << 20)).collect();
@@ -431,5 +438,6 @@ mod tests {
         let within = |io_bytes| super::batch_len(&victims, Room { disk_bytes: MANY, memory_bytes: MANY, io_bytes });
         let each = victims[0].used_bytes + victims[0].kept_bytes();
         assert_eq!((within(0), within(each * 2), within(each * 2 + 1)), (1, 3, 3), "the last one may exceed it");
+        assert_eq!(within(each * 4), 5);
     }
 }

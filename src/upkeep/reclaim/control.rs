@@ -244,6 +244,18 @@ mod tests {
         assert!(control.is_stopped(), "nothing begins in a pool that is being closed");
     }
 
+    /// A run in the background makes way for others.
+    #[test]
+    fn a_run_is_in_the_background_if_it_began_so() {
+        let control = ReclaimControl::default();
+        for is_background in [false, true, false] {
+            let begun = control.begin(is_background);
+            assert_eq!(control.is_in_background(), is_background);
+            drop(begun);
+            assert!(!control.is_in_background());
+        }
+    }
+
     #[test]
     fn the_status_follows_the_steps() {
         let control = ReclaimControl::default();

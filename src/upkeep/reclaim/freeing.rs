@@ -32,6 +32,14 @@ pub(super) struct Emptied {
     pub(super) is_dead: bool,
 }
 
+impl Emptied {
+    /// Whether it may not be freed, though it was emptied. `placed`: the indexes place something there.
+    fn is_kept(&self, placed: &HashSet<ContainerId>, has_losses: bool) -> bool {
+        // A chunk found lost in the meantime may lie in a container that was not searched for it.
+        placed.contains(&self.id) || has_losses && !self.was_searched
+    }
+}
+
 impl Run<'_> {
     /// Notes an emptied container.
     pub(super) fn note_emptied(&mut self, emptied: Emptied) {
@@ -90,11 +98,9 @@ impl Run<'_> {
                 "containers are kept: the indexes place chunks there, but the garbage map does not; run `dedupfs fsck`"
             );
         }
-        // A chunk found lost in the meantime may lie in a container that was not searched for it.
         let has_losses = core.namespace.has_losses();
-        let is_kept = |emptied: &Emptied| placed.contains(&emptied.id) || has_losses && !emptied.was_searched;
-        let kept: Vec<ContainerId> =
-            ready.iter().filter(|emptied| is_kept(emptied)).map(|emptied| emptied.id).collect();
+        let is_kept = |emptied: &&Emptied| emptied.is_kept(&placed, has_losses);
+        let kept: Vec<ContainerId> = ready.iter().filter(is_kept).map(|emptied| emptied.id).collect();
         self.keep(&kept);
         ready.retain(|emptied| !kept.contains(&emptied.id));
         let ids: Vec<ContainerId> = ready.iter().map(|emptied| emptied.id).collect();
@@ -110,5 +116,26 @@ impl Run<'_> {
         }
         core.dedup.release_containers_of(&[ids, kept].concat());
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_something_may_lie_in_is_kept() {
+        let emptied =
+            |was_searched| Emptied { id: ContainerId(7), row: 1, used_bytes: 1, was_searched, is_dead: false };
+        let (nothing, placed) = (HashSet::new(), HashSet::from([ContainerId(7)]));
+        for (placed, has_losses, was_searched, is_kept) in [
+            (&nothing, false, false, false),
+            (&nothing, true, true, false),
+            (&nothing, true, false, true),
+            (&placed, false, true, true),
+            (&placed, true, true, true),
+        ] {
+            assert_eq!(emptied(was_searched).is_kept(placed, has_losses), is_kept, "{has_losses}, {was_searched}");
+        }
     }
 }

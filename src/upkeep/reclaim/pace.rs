@@ -237,6 +237,20 @@ mod tests {
         });
     }
 
+    /// Claims are held between two pieces: without a share it would hold them until clients are idle.
+    #[test]
+    fn between_two_pieces_only_a_share_is_rested() {
+        let (control, clients) = (ReclaimControl::default(), Activity::default());
+        for (share_percent, rests) in [(0, false), (50, true)] {
+            let options = ReclaimOptions { share_percent, ..ReclaimOptions::below(50) };
+            let pace = Pace::new(options, &control, &NoProgress, &clients);
+            std::thread::sleep(Duration::from_millis(5));
+            clients.note();
+            pace.between_pieces();
+            assert_eq!(pace.waited() > Duration::ZERO, rests, "{share_percent} percent");
+        }
+    }
+
     #[test]
     fn a_pause_holds_it_until_it_is_resumed() {
         let (control, clients) = (ReclaimControl::default(), Activity::default());

@@ -88,3 +88,23 @@ impl ReclaimReport {
         self.nodes_freed + self.chunks_removed + self.chunks_moved + self.containers_freed > 0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_idle_if_it_has_looked_at_everything_and_changed_nothing() {
+        let nothing = ReclaimReport { live_bytes: 7, garbage_left_bytes: 7, read_bytes: 7, ..ReclaimReport::default() };
+        assert!(nothing.is_idle());
+        let others = [
+            ReclaimReport { stopped: Some(Stopped::Time), ..nothing.clone() },
+            ReclaimReport { spared_open: true, ..nothing.clone() },
+            ReclaimReport { nodes_freed: 1, ..nothing.clone() },
+            ReclaimReport { chunks_removed: 1, ..nothing.clone() },
+            ReclaimReport { chunks_moved: 1, ..nothing.clone() },
+            ReclaimReport { containers_freed: 1, ..nothing },
+        ];
+        assert!(others.iter().all(|report| !report.is_idle()), "{others:?}");
+    }
+}

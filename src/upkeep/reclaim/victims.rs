@@ -306,6 +306,15 @@ mod tests {
         assert_eq!(taken(&[damaged, candidate(2, 1000)], &leaving(50)), [1]);
     }
 
+    #[test]
+    fn a_plan_counts_what_goes_in_any_case() {
+        let damaged = Candidate { is_damaged: true, ..candidate(3, 900) };
+        let mut classes = Classes::default();
+        [candidate(1, 0), candidate(2, 0), damaged, candidate(4, 500)].iter().for_each(|one| classes.add(one));
+        let planned = classes.taken(&classes.choose(&leaving(100)));
+        assert_eq!((planned.containers, planned.garbage_bytes, planned.live_bytes), (3, 2100, 900));
+    }
+
     /// Counts may be wrong.
     #[test]
     fn where_more_is_alive_than_was_stored_nothing_is_garbage() {

@@ -213,3 +213,40 @@ fn regression_blocks_for_root_alone_are_no_part_of_the_disk() {
     assert_eq!(space.total_bytes, found.f_blocks * found.f_frsize - for_root);
     assert!(space.available_bytes <= space.total_bytes);
 }
+
+#[test]
+fn whether_something_is_there_is_told_or_an_error() {
+    let (_root, device) = device();
+    device.open("a", OpenMode::CreateNew).unwrap();
+    assert!(device.exists("a").unwrap());
+    assert!(!device.exists("b").unwrap() && !device.exists("a/b").unwrap());
+    assert!(device.exists(&"x".repeat(300)).is_err());
+    assert_eq!(device.filesystem_id(), Some(std::os::unix::fs::MetadataExt::dev(&device.root.metadata().unwrap())));
+}
+
+#[test]
+fn a_directory_that_is_there_is_made_and_one_without_a_place_is_not() {
+    let root = tempfile::tempdir().unwrap();
+    make_directory(&root.path().join("a"), 0o700).unwrap();
+    make_directory(&root.path().join("a"), 0o700).unwrap();
+    fs::write(root.path().join("file"), b"").unwrap();
+    assert!(make_directory(&root.path().join("file"), 0o700).is_err());
+    assert!(make_directory(&root.path().join("missing/b"), 0o700).is_err());
+}
+
+/// Only direct transfers that a filesystem does not know are tried in another way.
+#[test]
+fn an_error_of_the_disk_ends_a_transfer() {
+    let (_root, device) = device();
+    device.open("a", OpenMode::CreateNew).unwrap();
+    let file = OpenFile {
+        path: "a".to_owned(),
+        mode: OpenMode::Write,
+        // Writing to it fails.
+        buffered: File::open(device.root.join("a")).unwrap(),
+        direct: OnceLock::new(),
+        failed_sync: OnceLock::new(),
+        refusals: Arc::default(),
+    };
+    assert!(file.write_at(b"abc", 0).is_err());
+}

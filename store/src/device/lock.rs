@@ -265,6 +265,14 @@ mod tests {
 
     const ROOT_VARIABLE: &str = "DEDUPFS_TEST_LOCK_ROOT";
 
+    #[test]
+    fn a_note_is_one_line_of_bounded_length() {
+        assert_eq!(printable("dedupfs\nmount\t/mnt"), "dedupfs mount /mnt");
+        assert_eq!(printable(&"x".repeat(2 * NOTE_BYTES_MAX)), "x".repeat(NOTE_BYTES_MAX));
+        let wide = printable(&format!("x{}", "\u{e4}".repeat(NOTE_BYTES_MAX)));
+        assert!((NOTE_BYTES_MAX - 1..=NOTE_BYTES_MAX).contains(&wide.len()), "{}", wide.len());
+    }
+
     /// The second process of `a_second_process_is_told_who_holds_the_lock`; does nothing when run by itself.
     #[test]
     fn helper_process() {
@@ -315,7 +323,9 @@ mod tests {
         assert_eq!(busy_owner(root.path()), format!("process {} (one two)", std::process::id()));
         lock.update_note("later");
         assert_eq!(busy_owner(root.path()), format!("process {} (later)", std::process::id()));
+        assert!(PoolLock::find_holder(root.path()).unwrap().is_some_and(|holder| holder.ends_with("(later)")));
         drop(lock);
+        assert_eq!(PoolLock::find_holder(root.path()).unwrap(), None);
         drop(PoolLock::acquire(root.path(), "again").unwrap());
     }
 

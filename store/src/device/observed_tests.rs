@@ -10,6 +10,8 @@ struct Notes(Mutex<Vec<String>>);
 impl Observer for Notes {
     fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let text = format!("{call:?}");
+        let kind = text.split(' ').next().unwrap();
+        assert_eq!(call.is_change(), kind != "Read" && kind != "List" && !text.contains("mode: Read"), "{text}");
         let is_lost = text.contains("lost");
         self.0.lock().unwrap().push(text);
         if is_lost { Ok(()) } else { perform() }
@@ -26,6 +28,7 @@ fn every_operation_is_shown_and_happens_only_if_performed() {
     file.write_at(b"abc", 1).unwrap();
     file.sync().unwrap();
     assert!(memory.is_synced("d/a").unwrap());
+    assert_eq!(device.filesystem_id(), memory.filesystem_id());
     let mut bytes = [9; 8];
     assert_eq!((file.read_at(&mut bytes, 0).unwrap(), &bytes[..4]), (4, &b"\0abc"[..]));
     file.set_len(3).unwrap();
@@ -41,4 +44,15 @@ fn every_operation_is_shown_and_happens_only_if_performed() {
     let seen = notes.0.lock().unwrap();
     assert_eq!(seen.len(), kinds.len() + 1);
     assert!(seen.iter().zip(kinds).all(|(text, kind)| text.starts_with(kind)), "{seen:?}");
+}
+
+#[test]
+fn a_directory_is_removed_from_the_observed_device() {
+    let root = tempfile::tempdir().unwrap();
+    let inner = Arc::new(crate::device::FileDevice::create(root.path()).unwrap());
+    let device = ObservedDevice::new(inner, Arc::new(Notes::default()));
+    device.create_directory("d").unwrap();
+    assert!(root.path().join("d").is_dir());
+    device.remove_directory("d").unwrap();
+    assert!(!root.path().join("d").exists());
 }

@@ -126,3 +126,27 @@ fn beyond_the_limit_nothing_changes() {
     file.set_len(10).unwrap();
     assert_eq!(overlay.used_bytes(), PAGE_BYTES as u64);
 }
+
+#[test]
+fn only_what_is_changed_takes_room_and_only_what_is_there_is_synced() {
+    let overlay = OverlayDevice::new(Arc::new(MemoryDevice::new()), 2 * PAGE_BYTES as u64);
+    let file = overlay.open("a", OpenMode::CreateNew).unwrap();
+    file.write_at(&[1; 10], 1 << 30).unwrap();
+    file.write_at(&[1; 10], (1 << 30) + 10).unwrap();
+    file.write_at(&[1; 10], 0).unwrap();
+    assert!(matches!(file.write_at(&[1; 10], 1 << 20), Err(StoreError::NoSpace { .. })));
+    overlay.sync_directory("").unwrap();
+    assert!(matches!(overlay.sync_directory("missing"), Err(StoreError::NotFound { .. })));
+}
+
+#[test]
+fn an_overlay_lies_on_the_filesystem_of_its_lower_device() {
+    let root = tempfile::tempdir().unwrap();
+    let on_disk: Arc<dyn Device> = Arc::new(crate::device::FileDevice::create(root.path()).unwrap());
+    let in_memory: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    assert_eq!(in_memory.filesystem_id(), None);
+    assert_eq!(on_disk.filesystem_id(), Some(std::os::unix::fs::MetadataExt::dev(&root.path().metadata().unwrap())));
+    for lower in [in_memory, on_disk] {
+        assert_eq!(OverlayDevice::new(lower.clone(), u64::MAX).filesystem_id(), lower.filesystem_id());
+    }
+}

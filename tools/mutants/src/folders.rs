@@ -29,7 +29,7 @@ const fn engine(prefixes: &'static [&'static str]) -> Suite {
     Suite { package: "dedupfs", target: &["--lib"], prefixes }
 }
 
-/// Shared code under many schedules of its threads.
+/// Shared code under many schedules of its threads: of these folders only `sections.rs` of `dedup` is in it.
 const SCHEDULES: Suite = whole(&["--test", "schedules"]);
 
 const fn whole(target: &'static [&'static str]) -> Suite {
@@ -44,31 +44,29 @@ pub const FOLDERS: [Folder; 6] = [
     Folder {
         name: "commit",
         files: &["src/durability/commit/**"],
-        suites: &[
-            engine(&[
-                "durability::commit",
-                "tests::counting",
-                "tests::held",
-                "tests::reclaim",
-                "tests::space",
-                "tests::memory",
-            ]),
-            SCHEDULES,
-        ],
+        suites: &[engine(&[
+            "durability::commit",
+            "tests::counting",
+            "tests::held",
+            "tests::reclaim",
+            "tests::space",
+            "tests::memory",
+            // Commits export.
+            "tests::export::space",
+        ])],
     },
     Folder {
         name: "reclaim",
         files: &["src/upkeep/reclaim/**"],
-        suites: &[
-            engine(&[
-                "upkeep::reclaim",
-                "tests::reclaim",
-                "tests::space",
-                "tests::scrub::quarantine",
-                "tests::scrub::beside",
-            ]),
-            SCHEDULES,
-        ],
+        suites: &[engine(&[
+            "upkeep::reclaim",
+            "tests::reclaim",
+            "tests::space",
+            "tests::scrub::quarantine",
+            "tests::scrub::beside",
+            // A run ends with an export.
+            "tests::export::life::an_emptied_pool",
+        ])],
     },
     Folder {
         name: "dedup",

@@ -66,6 +66,9 @@ struct Arguments {
     /// No worlds.
     #[arg(long)]
     without_world: bool,
+    /// No tests: only worlds.
+    #[arg(long, conflicts_with = "without_world")]
+    without_tests: bool,
     /// Print the mutants, and try none.
     #[arg(long)]
     list: bool,
@@ -125,7 +128,8 @@ fn main() -> ExitCode {
     let mut build = Build::new(&copy, &mutants);
     let is_chosen = |index: &usize| report.rows[*index].chosen > 0;
     let folders: Vec<&Folder> = (0..FOLDERS.len()).filter(is_chosen).map(|index| &FOLDERS[index]).collect();
-    let programs = Programs::new(&folders, &mut build, &work, arguments.built);
+    let of_tests = if arguments.without_tests { &[] } else { &*folders };
+    let programs = Programs::new(of_tests, &mut build, &work, arguments.built);
     let world = work.join("suite-world");
     if !arguments.without_world && !arguments.built {
         eprintln!("building the world");
@@ -140,7 +144,7 @@ fn main() -> ExitCode {
 
     let mut measured = Measured::default();
     let tests: HashMap<&str, Vec<Test>> =
-        folders.iter().map(|folder| (folder.name, measured.tests(folder, &programs, &copy))).collect();
+        of_tests.iter().map(|folder| (folder.name, measured.tests(folder, &programs, &copy))).collect();
     let world = (!arguments.without_world).then(|| {
         eprintln!("measuring {} worlds", tries::WORLDS);
         tries::world(&copy, &world)
@@ -161,7 +165,8 @@ fn main() -> ExitCode {
                 continue;
             }
             let before = noticed.lock().expect("is sound").entry(&mutant.file).or_default().clone();
-            let fate = tries::fate(copy, number, &tests[FOLDERS[mutant.folder].name], world.as_ref(), &before);
+            let tests = tests.get(FOLDERS[mutant.folder].name).map_or(&[][..], Vec::as_slice);
+            let fate = tries::fate(copy, number, tests, world.as_ref(), &before);
             if let Fate::Tests(test) = &fate {
                 let mut noticed = noticed.lock().expect("is sound");
                 *noticed.entry(&mutant.file).or_default().entry(test.clone()).or_default() += 1;

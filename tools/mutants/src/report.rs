@@ -40,8 +40,9 @@ pub struct Report {
 pub fn survivors(log: &str) -> impl Iterator<Item = &str> {
     log.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [_, _, "Survived" | "Unreached", _, key] = fields[..] else { return None };
-        Some(key)
+        let [_, _, fate, _, key] = fields[..] else { return None };
+        let is_survival = fate == "Survived" || fate == "Unreached" || fate.starts_with("Broken");
+        is_survival.then_some(key)
     })
 }
 
@@ -71,8 +72,8 @@ impl Report {
             Fate::Tests(_) => row.tests += 1,
             Fate::World => row.world += 1,
             Fate::Timeout(_) => row.timeouts += 1,
-            Fate::Survived | Fate::Unreached if self.accepted.contains_key(&mutant.key) => row.accepted += 1,
-            Fate::Survived | Fate::Unreached => {
+            _ if self.accepted.contains_key(&mutant.key) => row.accepted += 1,
+            Fate::Survived | Fate::Unreached | Fate::Broken(_) => {
                 row.survived += 1;
                 let _ = writeln!(self.survivors, "{} ({fate:?})", mutant.key);
             }

@@ -29,11 +29,13 @@ pub struct Test {
 }
 
 /// An end of a run.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 enum End {
     Passed,
     Failed,
     TimedOut,
+    /// Of the worlds: the program ended in another way, which tells nothing about the mutant.
+    Broken(String),
 }
 
 /// The fate of a mutant.
@@ -49,6 +51,8 @@ pub enum Fate {
     Survived,
     /// No test and no world reaches it.
     Unreached,
+    /// No test notices it, and the program of the worlds ended in this way before it had told of all seeds.
+    Broken(String),
 }
 
 /// Runs a test with a mutant; 0 is none. The numbers of the mutants that it reaches go to the file `seen`.
@@ -62,10 +66,13 @@ fn run(copy: &Copy, test: &Test, mutant: u32, seconds: f64, seen: Option<&Path>)
     let begun = Instant::now();
     let status = command.status().expect("timeout runs");
     clear(&copy.scratch);
-    match status.success() {
-        true => End::Passed,
-        false if begun.elapsed().as_secs_f64() >= seconds => End::TimedOut,
-        false => End::Failed,
+    let program = test.program.display();
+    match status.code() {
+        Some(0) => End::Passed,
+        _ if begun.elapsed().as_secs_f64() >= seconds => End::TimedOut,
+        // No test has run, so no mutant was noticed.
+        Some(code @ 125..=127) => panic!("timeout cannot start {program}: it ends with {code}"),
+        _ => End::Failed,
     }
 }
 
@@ -164,21 +171,21 @@ pub fn fate(copy: &Copy, mutant: u32, tests: &[Test], world: Option<&Test>, noti
     let slow = &slow[..within(slow, SLOW)];
     let of = |tests: &[&Test]| {
         tests.iter().find_map(|test| match run(copy, test, mutant, test.longest(), None) {
-            End::Passed => None,
             End::Failed => Some(Fate::Tests(test.name.clone())),
             End::TimedOut => Some(Fate::Timeout(test.name.clone())),
+            End::Passed | End::Broken(_) => None,
         })
     };
-    let in_world = || {
-        let world = world?;
-        // The program ends well if it has found a seed; so a run that ends otherwise and told of all seeds passes.
-        match run_worlds(copy, world, mutant) {
-            End::Passed => None,
-            End::Failed => Some(Fate::World),
-            End::TimedOut => Some(Fate::Timeout(world.name.clone())),
-        }
+    if let Some(fate) = of(quick) {
+        return fate;
+    }
+    let otherwise = match world.map(|world| run_worlds(copy, world, mutant)) {
+        Some(End::Failed) => return Fate::World,
+        Some(End::TimedOut) => return Fate::Timeout("world".to_owned()),
+        Some(End::Broken(how)) => Fate::Broken(how),
+        Some(End::Passed) | None => Fate::Survived,
     };
-    of(quick).or_else(in_world).or_else(|| of(slow)).unwrap_or(Fate::Survived)
+    of(slow).unwrap_or(otherwise)
 }
 
 /// Runs the worlds with a mutant, until one fails.
@@ -190,11 +197,50 @@ fn run_worlds(copy: &Copy, world: &Test, mutant: u32) -> End {
     command.stdin(Stdio::null()).stderr(Stdio::null());
     let begun = Instant::now();
     let output = command.output().expect("timeout runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    let lived_through = text.lines().any(|line| line == format!("tried {WORLDS}"));
-    match output.status.code() {
-        Some(1) if lived_through => End::Passed,
-        _ if begun.elapsed().as_secs_f64() >= seconds => End::TimedOut,
-        _ => End::Failed,
+    let is_late = begun.elapsed().as_secs_f64() >= seconds;
+    end_of_worlds(output.status.code(), &String::from_utf8_lossy(&output.stdout), is_late)
+}
+
+/// Returns the end of the worlds that the program tells. It ends well if it has found a seed, and says how many it has
+/// tried; so a run that ends with 1 and has tried all passes.
+fn end_of_worlds(code: Option<i32>, told: &str, is_late: bool) -> End {
+    let tried = told.lines().find_map(|line| line.strip_prefix("tried ")?.parse::<u32>().ok());
+    let is_stuck = told.lines().any(|line| line.starts_with("seed ") && line.ends_with(": does not end"));
+    match (code, tried) {
+        (Some(0), Some(1..=WORLDS)) => End::Failed,
+        (Some(1), Some(WORLDS)) => End::Passed,
+        (Some(3), None) if is_stuck => End::TimedOut,
+        _ if is_late => End::TimedOut,
+        _ => {
+            let seeds = told.lines().filter(|line| *line == "seed").count();
+            let code = code.map_or("a signal".to_owned(), |code| code.to_string());
+            End::Broken(format!("the worlds end with {code} in seed number {seeds}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_world_has_found_a_mutant_only_if_it_tells_the_seed() {
+        assert_eq!(end_of_worlds(Some(0), "seed\nseed\ntried 2\n", false), End::Failed);
+        assert_eq!(end_of_worlds(Some(1), "seed\ntried 300\n", false), End::Passed);
+        assert_eq!(end_of_worlds(Some(3), "seed\nseed 0: does not end\n", false), End::TimedOut);
+        assert_eq!(end_of_worlds(None, "seed\n", true), End::TimedOut);
+    }
+
+    #[test]
+    fn a_broken_program_of_the_worlds_has_found_nothing() {
+        let broken = |code, told| matches!(end_of_worlds(code, told, false), End::Broken(_));
+        // The memory limit; a panic outside of a seed; arguments that it does not know; a missing program.
+        assert!(broken(None, "seed\n"));
+        assert!(broken(Some(101), "seed\nseed\n"));
+        assert!(broken(Some(2), ""));
+        assert!(broken(Some(127), ""));
+        assert!(broken(Some(0), ""));
+        assert!(broken(Some(1), "seed\ntried 7\n"));
+        assert!(broken(Some(3), "seed\n"));
     }
 }

@@ -284,6 +284,8 @@ mod tests {
             let passes: Vec<_> = (0..of).map(|number| Pass { number, of, last: HashMap::new() }).collect();
             let falls_to = |key: u64| passes.iter().filter(|pass| pass.hash(&key.to_le_bytes()).is_some()).count();
             assert!((0..1000).all(|key| falls_to(key) == 1), "{of} passes");
+            let takes = |pass: &Pass| (0..1000_u64).filter(|key| pass.hash(&key.to_le_bytes()).is_some()).count();
+            assert!(passes.iter().all(|pass| takes(pass) > 500 / of as usize), "{of} passes have unequal parts");
         }
     }
 }
