@@ -1,7 +1,10 @@
 //! The life of an export without crashes.
 
+use std::sync::Arc;
+
 use dedupfs::export::CopyDepth;
 use dedupfs_service::{FileService as _, RenameFlags, XattrMode};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice};
 use dedupfs_store::device::{Device, MemoryDevice};
 
 use crate::tests::common::{CALLER, content, read, write};
@@ -349,15 +352,20 @@ fn a_log_that_has_outgrown_its_base_is_replaced() {
 /// A crash before the next commit: the namespace does not know the export, which is its own.
 #[test]
 fn an_export_that_no_commit_has_noted_is_continued() {
-    for is_held in [false, true] {
+    for is_written in [false, true] {
         let (meta, data) = formatted();
-        let pool = open(&meta, &data);
-        // A hold keeps the notes of all changes behind it.
-        let held = is_held.then(|| pool.core().exporter.hold());
-        write(&pool, "file", &content(1, 30_000));
-        pool.sync().expect("syncs");
+        let faulty = FaultyDevice::over_memory(&data);
+        faulty.add(FaultPlan::new(Fault::NoSpace, 0).path_contains("export/base-").lasting());
+        let device: Arc<dyn Device> = Arc::new(faulty.clone());
+        let pool = try_open(&shared(&meta), &device).expect("opens");
+        if is_written {
+            write(&pool, "file", &content(1, 30_000));
+            pool.sync().expect("syncs");
+        }
+        faulty.heal();
         pool.core().committer.export().expect("exports");
-        drop(held);
+        let mark = pool.core().namespace.export_mark();
+        assert_eq!(mark.exported.generation, 0, "a commit has noted it");
         let (meta, data) = (meta.fork(), data.fork());
         let bases = || data.list("export").expect("lists").into_iter().filter(|entry| entry.name.starts_with("base-"));
         let before: Vec<_> = bases().map(|entry| entry.name).collect();
@@ -367,7 +375,7 @@ fn an_export_that_no_commit_has_noted_is_continued() {
         assert!(check.is_there && check.is_sound(), "{check:?}");
         let pool = open(&meta, &data);
         pool.core().committer.export().expect("exports");
-        assert_eq!(bases().map(|entry| entry.name).collect::<Vec<_>>(), before, "held: {is_held}");
+        assert_eq!(bases().map(|entry| entry.name).collect::<Vec<_>>(), before, "written: {is_written}");
         pool.close().expect("closes");
     }
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dedupfs::export::CopyDepth;
 use dedupfs::scrub::{ScrubOptions, ScrubReport};
@@ -194,7 +195,9 @@ fn regression_whoever_lost_the_lock_writes_nothing_to_export_or_containers() {
     let directory = tempfile::tempdir().expect("makes a directory");
     let root = directory.path().join("pool");
     dedupfs::format(&root, None, &crate::tests::export::site::properties()).expect("formats");
-    let pool = Pool::open(&root, &PoolOptions::default()).expect("opens");
+    // No commit of its own finds the lock gone.
+    let options = PoolOptions { commit_interval: Duration::from_secs(3600), ..PoolOptions::default() };
+    let pool = Pool::open(&root, &options).expect("opens");
     let core = pool.core();
     write(&pool, "old", &content(1, 100_000));
     write(&pool, "gone", &content(2, 100_000));
