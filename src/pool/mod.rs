@@ -37,7 +37,7 @@ pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
 pub(crate) use open::{missing_data_root, overlays};
-pub(crate) use parts::DATA_DIRECTORY;
+pub(crate) use parts::{DATA_DIRECTORY, RECIPE_DIRECTORY};
 pub use recover::recover_on;
 use stats::PoolStats;
 use trial::TrialControl;

@@ -29,7 +29,7 @@ use crate::engine::{Activity, Core};
 
 /// Directory of the data containers on the data root.
 pub(crate) const DATA_DIRECTORY: &str = "containers";
-const RECIPE_DIRECTORY: &str = "recipes";
+pub(crate) const RECIPE_DIRECTORY: &str = "recipes";
 
 /// Which meta root may be opened with a data root.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

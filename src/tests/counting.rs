@@ -9,19 +9,25 @@ use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{FileService as _, ROOT_INO};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
-use dedupfs_store::{ContainerId, ContainerKind, LogOp};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 
 use crate::durability::commit::Applier;
 use crate::tests::common::{content, write};
+
+/// A pool with a file of one node.
+fn with_a_node() -> Arc<Pool> {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
+    let pool = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
+    write(&pool, "file", &content(1, 1 << 20));
+    pool
+}
 
 /// What a round has made durable is counted from its own list. The containers are read only where a row is replayed,
 /// and never for nodes: a node is known by its own entry alone.
 #[test]
 fn containers_are_read_where_a_row_is_replayed_and_only_those_of_chunks() {
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
-    let pool = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
-    write(&pool, "file", &content(1, 1 << 20));
+    let pool = with_a_node();
     pool.sync().expect("syncs");
     pool.stats().expect("settles");
     let core = pool.core();
@@ -120,22 +126,25 @@ fn chunks_in_claimed_containers_are_stored_again_until_the_claims_end() {
     assert!(again > first / 2, "{again} of {first}");
 }
 
-#[test]
-fn a_claimed_node_that_a_file_needs_is_not_freed_and_its_claim_ends() {
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
-    let pool = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
-    write(&pool, "file", &content(1, 1 << 20));
+/// Returns the pool's node, counted.
+fn node_of(pool: &Pool) -> (Fingerprint, dedupfs_index::Cell) {
     pool.sync().expect("syncs");
     pool.stats().expect("settles");
-    let (dedup, nodes) = (&pool.core().dedup, &pool.core().indexes.nodes);
     let mut found = Vec::new();
     let mut note = |fingerprint, cell: dedupfs_index::Cell| {
         found.push((fingerprint, cell));
         Ok(())
     };
-    nodes.for_each(&mut note).expect("reads");
-    let [(node, cell)] = found[..] else { panic!("{found:?}") };
+    pool.core().indexes.nodes.for_each(&mut note).expect("reads");
+    let [node] = found[..] else { panic!("{found:?}") };
+    node
+}
+
+#[test]
+fn a_claimed_node_that_a_file_needs_is_not_freed_and_its_claim_ends() {
+    let pool = with_a_node();
+    let (node, cell) = node_of(&pool);
+    let dedup = &pool.core().dedup;
     let (container, elsewhere) = (cell.location.container(), ContainerId(u64::MAX / 2));
     let claims = || dedup.claim_node(node, container).expect("tells");
     assert!(cell.references == 1 && !dedup.claim_node(node, elsewhere).expect("tells"));
@@ -155,21 +164,10 @@ fn a_claimed_node_that_a_file_needs_is_not_freed_and_its_claim_ends() {
 #[test]
 fn a_claimed_node_that_is_stored_again_counts_its_children_once() {
     for is_freed in [false, true] {
-        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-        format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
-        let pool = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
-        write(&pool, "file", &content(1, 1 << 20));
+        let pool = with_a_node();
         pool.service().unlink(ROOT_INO, b"file").expect("unlinks");
-        pool.sync().expect("syncs");
-        pool.stats().expect("settles");
-        let (dedup, nodes) = (&pool.core().dedup, &pool.core().indexes.nodes);
-        let mut found = Vec::new();
-        let mut note = |fingerprint, cell: dedupfs_index::Cell| {
-            found.push((fingerprint, cell));
-            Ok(())
-        };
-        nodes.for_each(&mut note).expect("reads");
-        let [(node, cell)] = found[..] else { panic!("{found:?}") };
+        let (node, cell) = node_of(&pool);
+        let dedup = &pool.core().dedup;
         let container = cell.location.container();
         assert!(cell.references == 0 && dedup.claim_node(node, container).expect("tells"));
         let children = dedup.nodes().node_of(&node, container).expect("reads").children().len();

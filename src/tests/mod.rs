@@ -3,7 +3,7 @@
 #[path = "../../tests/common/mod.rs"]
 mod common;
 mod counting;
-mod export;
+pub(crate) mod export;
 #[path = "../../tests/common/falsify.rs"]
 mod falsify;
 mod held;

@@ -142,7 +142,6 @@ impl Committer {
             }
             is_closed
         });
-        let mut left = Vec::new();
         let outcome = (|| {
             // Writing out goes to slots that may belong to another process by now.
             self.check_locks()?;
@@ -171,13 +170,12 @@ impl Committer {
             let leaving: Vec<_> = removed.iter().filter_map(record).collect();
             // After writing out: a container that uses a freed slot is recorded in this commit at the earliest.
             let position = parts.exporter.position();
-            left = position.left;
             self.check_locks()?;
             let committed = parts.namespace.commit(CommitInput {
                 exported: position.exported,
                 trim_changes_through: position.trim_through,
                 leaving: leaving.clone(),
-                left: left.clone(),
+                left: position.left.clone(),
                 containers: data.records.iter().chain(&recipes.records).cloned().collect(),
                 removed_containers: removed.clone(),
                 extends,
@@ -198,13 +196,13 @@ impl Committer {
                     tracing::warn!(%error, "a removed container is not forgotten yet");
                 }
             }
+            parts.exporter.note_left(&position.left);
             parts.exporter.leave(committed.row, leaving);
             self.rounds.fetch_add(1, Ordering::Relaxed);
             Ok(Some(Row { row: committed.row, ops: committed.ops, extended }))
         })();
         if outcome.is_err() {
             self.removed.lock().extend(removed);
-            parts.exporter.not_left(left);
         }
         outcome
     }

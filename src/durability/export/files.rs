@@ -11,7 +11,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{Ancestry, Lineage};
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::device::Device;
-use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
+use dedupfs_store::frame::{Expect, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, StoreError};
 
 /// Directory of the export.
@@ -168,7 +168,8 @@ fn read_small<T>(
         bytes => bytes?,
     };
     let expect = Expect { kind, pool: Some(pool), owner: Some(0) };
-    let frame = decode_frame(&path, &bytes, &expect, SMALL_BYTES_MAX)?;
+    let frame = decode_frame(&path, &bytes, &expect, SMALL_BYTES_MAX)
+        .map_err(|error| of_another_pool(device, &path, &bytes, pool).unwrap_or(error))?;
     let mut reader = ByteReader::new(frame.meta, &path);
     let version = reader.u16()?;
     if !(VERSION..=version_max).contains(&version) {
@@ -178,6 +179,32 @@ fn read_small<T>(
     let value = decode(version, &mut reader)?;
     reader.finish()?;
     Ok(Some(value))
+}
+
+/// Returns the error of a sound file of another pool: this is not the pool's data root, and nothing here may be changed.
+fn of_another_pool(device: &dyn Device, path: &str, bytes: &[u8], pool: &PoolId) -> Option<StoreError> {
+    let other = FrameHeader::decode(path, bytes).ok()?.pool;
+    let place = device.describe();
+    (other != *pool).then(|| {
+        StoreError::Usage(format!(
+            "{place} is the data root of another pool: {path} there is of pool {other}, and not of {pool}. Nothing was changed. Say \
+             where the pool's own data root is with `--data DIR`"
+        ))
+    })
+}
+
+/// Refuses a data root whose export is of another pool.
+///
+/// # Errors
+/// The data root is refused.
+pub(crate) fn check_pool(device: &dyn Device, pool: &PoolId) -> Result<()> {
+    for read in [Owner::read(device, pool).map(drop), Current::read(device, pool).map(drop)] {
+        // Damage is found later.
+        if let Err(error @ EngineError::Store(StoreError::Usage(_))) = read {
+            return Err(error);
+        }
+    }
+    Ok(())
 }
 
 fn write_small(

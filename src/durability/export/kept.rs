@@ -46,8 +46,8 @@ pub(crate) enum Kept {
 pub(crate) fn kept(device: &dyn Device, pool: &PoolId, has_exported: bool) -> Result<Kept> {
     let is_noted = match Owner::read(device, pool) {
         Ok(Some(owner)) => owner.keeps,
-        // Where it is gone or damaged, slots may be kept.
-        Ok(None) => has_exported,
+        // Where it is gone or damaged, slots may be kept. A new pool has none of this.
+        Ok(None) => has_exported || device.exists(&format!("{DIRECTORY}/{LIST}"))? || device.exists(ASIDE)?,
         Err(EngineError::Store(StoreError::Corrupt { .. })) => true,
         Err(error) => return Err(error),
     };
@@ -243,7 +243,12 @@ mod tests {
         assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Unknown, "more than can be listed");
         keep(&device, &pool, &slots(2)).unwrap();
         assert_eq!(kept(&device, &pool, true).unwrap(), Kept::Slots(slots(2)));
+        // Without an export the namespace does not tell that there was an owner.
+        assert_eq!(kept(&device, &pool, false).unwrap(), Kept::Slots(slots(2)));
+        remove_list(&device).unwrap();
         assert_eq!(kept(&device, &pool, false).unwrap(), Kept::Nothing, "a new pool");
+        device.create_directory(ASIDE).unwrap();
+        assert_eq!(kept(&device, &pool, false).unwrap(), Kept::Unknown, "a damaged export is set aside");
     }
 
     /// A crash while slots were given up made them kept again.

@@ -1,5 +1,7 @@
 //! Containers that leave: their slots are freed once no durable export names them.
 
+use std::collections::HashSet;
+
 use dedupfs_base::Result;
 use dedupfs_namespace::Exported;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
@@ -19,13 +21,13 @@ pub(crate) struct Position {
 }
 
 impl Exporter {
-    /// Returns the position that the next commit stores. If the commit fails, [`not_left`](Self::not_left) must return
+    /// Returns the position that the next commit stores. Behind the commit, [`note_left`](Self::note_left) must get
     /// [`left`](Position::left).
     pub(crate) fn position(&self) -> Position {
         if !self.is_enabled {
             return Position::default();
         }
-        let mut state = self.state.lock();
+        let state = self.state.lock();
         let durable = if state.exported.generation == 0 { u64::MAX } else { state.exported.row };
         Position {
             exported: Some(state.exported),
@@ -33,13 +35,16 @@ impl Exporter {
                 .into_iter()
                 .flatten()
                 .fold(durable, u64::min),
-            left: std::mem::take(&mut state.left),
+            left: state.left.clone(),
         }
     }
 
-    /// Takes back the `left` of a failed commit.
-    pub(crate) fn not_left(&self, left: Vec<ContainerId>) {
-        self.state.lock().left.extend(left);
+    /// Notes that a commit has recorded this `left`.
+    pub(crate) fn note_left(&self, left: &[ContainerId]) {
+        if !left.is_empty() {
+            let left: HashSet<_> = left.iter().collect();
+            self.state.lock().left.retain(|id| !left.contains(id));
+        }
     }
 
     /// Notes the containers removed by the commit `row`. Their slots become free once no export names them.
@@ -93,8 +98,32 @@ impl Exporter {
         for record in freed {
             work.mirror.free(record.address)?;
         }
-        let leaving: Vec<ContainerRecord> = self.state.lock().leaving.iter().map(|(_, record)| *record).collect();
-        let kept = self.stores.recipes.containers();
-        work.mirror.trim(kept.iter().chain(leaving.iter().filter(|record| record.kind == ContainerKind::Recipe)))
+        // From the namespace, because a round changes the lists in memory behind its commit, one after the other. Containers first: one
+        // that a commit removes meanwhile is then among those that leave. Those whose slots are free are left out.
+        let left: HashSet<ContainerId> = self.state.lock().left.iter().copied().collect();
+        let mut kept = self.namespace.containers()?;
+        kept.extend(self.namespace.leaving_containers()?.into_iter().filter(|record| !left.contains(&record.id)));
+        kept.retain(|record| record.kind == ContainerKind::Recipe);
+        work.mirror.trim(kept.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::export::site::{formatted, open};
+
+    /// Else the slots of these containers stay taken until the next mount.
+    #[test]
+    fn containers_that_left_are_given_to_each_commit_until_one_has_recorded_them() {
+        let (meta, data) = formatted();
+        let pool = open(&meta, &data);
+        let exporter = &pool.core().exporter;
+        exporter.state.lock().left.extend([ContainerId(1), ContainerId(2)]);
+        for _ in 0..2 {
+            assert_eq!(exporter.position().left, [ContainerId(1), ContainerId(2)]);
+        }
+        exporter.note_left(&[ContainerId(1)]);
+        assert_eq!(exporter.position().left, [ContainerId(2)]);
     }
 }

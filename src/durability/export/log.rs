@@ -33,7 +33,7 @@ pub(super) struct News {
 }
 
 /// Appends a group at `log_bytes` with the current records of all changed keys, and the header; durable on return. `None` if nothing
-/// changed.
+/// changed, or if there is no room for the header alone: without it the export tells as much as before.
 pub(super) fn append(
     exporter: &Exporter,
     source: &ExportSource,
@@ -48,7 +48,8 @@ pub(super) fn append(
         log.set_len(log_bytes)?;
     }
     let mut writer = GroupWriter::new(log.clone(), exporter.pool, group, log_bytes);
-    let outcome = write(exporter, source, mirror, &mut writer, news);
+    let mut has_keys = false;
+    let outcome = write(exporter, source, mirror, &mut writer, news, &mut has_keys);
     let finish = |outcome: Result<Option<u64>>| {
         let Some(copied_bytes) = outcome? else { return Ok(None) };
         source.header(&mut |item| writer.push(item))?;
@@ -60,23 +61,26 @@ pub(super) fn append(
         let written_bytes = end_bytes - log_bytes + copied_bytes;
         Ok(Some(Appended { log_bytes: end_bytes, written_bytes }))
     };
-    finish(outcome).inspect_err(|error: &EngineError| {
-        // Best effort: the next attempt cuts it off too.
-        if error.is_no_space() {
-            let _ = log.set_len(log_bytes);
+    finish(outcome).or_else(|error: EngineError| {
+        if !error.is_no_space() {
+            return Err(error);
         }
+        // Best effort: the next attempt cuts it off too.
+        let _ = log.set_len(log_bytes);
+        if has_keys { Err(error) } else { Ok(None) }
     })
 }
 
-/// Writes the items of changed keys and copies the recipes. Returns the number of bytes copied; `None` if nothing changed.
+/// Writes the items of changed keys and copies the recipes. Returns the number of bytes copied; `None` if there is nothing to tell.
+/// `has_keys` becomes true if a key changed.
 fn write(
     exporter: &Exporter,
     source: &ExportSource,
     mirror: &mut Mirror,
     writer: &mut GroupWriter,
     news: &News,
+    has_keys: &mut bool,
 ) -> Result<Option<u64>> {
-    let mut is_any = news.is_header_new;
     let mut recipes: BTreeMap<ContainerId, u32> = BTreeMap::new();
     let mut keys: Vec<ChangedKey> = Vec::new();
     let mut write_keys = |keys: &mut Vec<ChangedKey>| -> Result<()> {
@@ -94,12 +98,12 @@ fn write(
         })
     };
     source.changes_after(news.after_row, &mut |part| {
-        is_any = true;
+        *has_keys = true;
         keys.extend(part);
         if keys.len() >= EXPORT_KEYS_AT_ONCE { write_keys(&mut keys) } else { Ok(()) }
     })?;
     write_keys(&mut keys)?;
-    if !is_any {
+    if !*has_keys && !news.is_header_new {
         return Ok(None);
     }
     let mut copied_bytes = 0;

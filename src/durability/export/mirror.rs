@@ -31,11 +31,13 @@ pub(super) struct Mirror {
     slot_bytes: u32,
     /// Slot files written and not synced.
     unsynced: BTreeMap<u32, Arc<dyn DeviceFile>>,
+    /// Whether the names of all files are durable: a process that was killed may have left one in memory only.
+    are_names_synced: bool,
 }
 
 impl Mirror {
     pub(super) fn new(device: Arc<dyn Device>, slot_bytes: u32) -> Self {
-        Self { device, slot_bytes, unsynced: BTreeMap::new() }
+        Self { device, slot_bytes, unsynced: BTreeMap::new(), are_names_synced: false }
     }
 
     fn offset(&self, address: SlotAddress) -> u64 {
@@ -51,12 +53,15 @@ impl Mirror {
             Err(StoreError::NotFound { .. }) => {
                 self.device.create_directory(DIRECTORY)?;
                 self.device.sync_directory(super::files::DIRECTORY)?;
-                let file = self.device.open_surely(&path, OpenMode::CreateOrWrite)?;
-                self.device.sync_directory(DIRECTORY)?;
-                file
+                self.are_names_synced = false;
+                self.device.open_surely(&path, OpenMode::CreateOrWrite)?
             }
             opened => opened?,
         };
+        if !self.are_names_synced {
+            self.device.sync_directory(DIRECTORY)?;
+            self.are_names_synced = true;
+        }
         self.unsynced.insert(number, file.clone());
         Ok(file)
     }

@@ -60,7 +60,7 @@ use crate::config::{
     EXPORT_AT_ONCE_BYTES_MAX, EXPORT_FAILURES_MAX, EXPORT_INTERVAL, EXPORT_LOG_BYTES_MIN, EXPORT_SMALL_BYTES,
 };
 
-pub(crate) use files::check_owner;
+pub(crate) use files::{check_owner, check_pool};
 pub(crate) use held::HeldExport;
 pub(crate) use kept::{Kept, keep, kept};
 pub(crate) use open::ExportParts;

@@ -104,7 +104,7 @@ impl Exporter {
         }
         if !is_enabled {
             // Only for reports.
-            live = usable(&*device, &pool, &namespace).ok().flatten();
+            live = usable(&*device, &pool, &namespace, false).ok().flatten();
         }
         state.show(live.as_ref());
         // Exports at once, so that a pool is protected from its first second on.
@@ -191,11 +191,14 @@ pub(super) fn exported_row(device: &dyn Device, pool: &PoolId, known: &Exported)
 /// the reason.
 fn find(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<(Option<Live>, Option<String>)> {
     let mut damage = None;
-    match usable(device, pool, namespace) {
-        Ok(Some(live)) => {
-            make_durable(device, &live, &namespace.export_mark().exported)?;
-            return Ok((Some(live), None));
-        }
+    match usable(device, pool, namespace, true) {
+        Ok(Some(live)) => match make_durable(device, &live, &namespace.export_mark().exported) {
+            Ok(()) => return Ok((Some(live), None)),
+            Err(error) => {
+                tracing::error!(%error, "the end of the export cannot be made durable: it is made anew");
+                damage = Some(error.to_string());
+            }
+        },
         Ok(None) if namespace.export_mark().exported.generation != 0 => {
             tracing::error!("the export on the data root is gone: it is made anew");
             damage = Some("export/current is gone".to_owned());
@@ -213,10 +216,14 @@ fn find(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<(Op
     Ok((None, damage))
 }
 
+/// Whether a commit knew that this many bytes of a log are durable.
+fn is_known(current: &Current, log_bytes: u64, known: &Exported) -> bool {
+    current.generation == known.generation && log_bytes <= known.log_bytes
+}
+
 /// Syncs the part of an export that no commit knew to be durable: a process that was killed may have left it in memory only.
 fn make_durable(device: &dyn Device, live: &Live, known: &Exported) -> Result<()> {
-    let is_known = live.current.generation == known.generation && live.log_bytes <= known.log_bytes;
-    if is_known || is_planted(Canary::FoundExportNotSynced) {
+    if is_known(&live.current, live.log_bytes, known) || is_planted(Canary::FoundExportNotSynced) {
         return Ok(());
     }
     // A write that failed may have left a group without the zeros behind it.
@@ -227,7 +234,9 @@ fn make_durable(device: &dyn Device, live: &Live, known: &Exported) -> Result<()
     Ok(device.sync_directory(files::DIRECTORY)?)
 }
 
-fn usable(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<Option<Live>> {
+/// Returns the export, as far as it is whole. `is_continued`: it is read from the disk where no commit knew it to be durable. A sync that
+/// failed under an earlier process has left bytes in memory that the disk does not have, and no later sync writes them.
+fn usable(device: &dyn Device, pool: &PoolId, namespace: &Namespace, is_continued: bool) -> Result<Option<Live>> {
     let mark = namespace.export_mark();
     let Some(current) = Current::read(device, pool)? else { return Ok(None) };
     if mark.exported.generation == 0 && mark.trimmed_row > current.row {
@@ -236,6 +245,13 @@ fn usable(device: &dyn Device, pool: &PoolId, namespace: &Namespace) -> Result<O
     }
     let path = files::log_path(current.generation);
     let log = device.open(&path, OpenMode::Write)?;
+    if is_continued
+        && !is_known(&current, log.len()?, &mark.exported)
+        && !is_planted(Canary::FoundExportNotSynced)
+        && let Err(error) = log.reread()
+    {
+        return Err(StoreError::corrupt(path, "a log that can be synced", error).into());
+    }
     // The part that the last commit knew to be durable need not be read. A log that a later switch made current is read whole.
     let start = if mark.exported.generation == current.generation {
         let Exported { log_bytes, group, row, time_secs, .. } = mark.exported;

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex};
 
 use dedupfs::Pool;
 use dedupfs_store::Result;
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, DeviceFile, Entry, MemoryDevice, OpenMode, Space};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::less::log_of;
 use crate::tests::export::site::{
     Picture, Random, findings, force_recover, formatted, open, picture, reclaim, recover, shared, step, try_open,
+    with_empty_base,
 };
 
 /// The data device at one moment.
@@ -298,14 +300,24 @@ fn another_state_is_noticed() {
     });
 }
 
+/// Makes the copies of recipes durable on the second disk, too: they are synced before a log names them.
+fn copy_recipes(from: &MemoryDevice, to: &MemoryDevice) {
+    for entry in from.list("export/recipes").expect("lists") {
+        let path = format!("export/recipes/{}", entry.name);
+        let bytes = from.read_file(&path, 1 << 20).expect("reads");
+        let _is_there = to.create_directory("export/recipes");
+        let copy = to.open(&path, OpenMode::CreateOrWrite).expect("opens");
+        copy.write_at(&bytes, 0).and_then(|()| copy.sync()).expect("is durable");
+        to.sync_directory("export/recipes").and_then(|()| to.sync_directory("export")).expect("is durable");
+    }
+}
+
 /// A world found the export of a killed process in memory only, used and named by the next commits, and then lost with the power.
 /// And a group whose write had failed behind its frames, but before the zeros that fill its block: the log was too short for good.
 #[test]
 fn regression_an_export_that_a_killed_process_left_is_made_durable_before_it_counts() {
     for is_short in [false, true] {
-        let (meta, data) = formatted();
-        // The first base holds the empty pool, and no other base is due.
-        open(&meta, &data).close().expect("closes");
+        let (meta, data) = with_empty_base();
         let pool = open(&meta, &data);
         pool.core().committer.export().expect("exports");
         let log = log_of(&data);
@@ -324,18 +336,7 @@ fn regression_an_export_that_a_killed_process_left_is_made_durable_before_it_cou
         }
         let file = at_kill.open(log, OpenMode::Write).expect("opens");
         file.write_at(&after[before.len()..], before.len() as u64).expect("writes");
-        // The copies of recipes are synced before a log names them.
-        for entry in data.list("export/recipes").expect("lists") {
-            let path = format!("export/recipes/{}", entry.name);
-            let bytes = data.read_file(&path, 1 << 20).expect("reads");
-            let _is_there = at_kill.create_directory("export/recipes");
-            let copy = at_kill.open(&path, OpenMode::CreateOrWrite).expect("opens");
-            copy.write_at(&bytes, 0).and_then(|()| copy.sync()).expect("is durable");
-            at_kill
-                .sync_directory("export/recipes")
-                .and_then(|()| at_kill.sync_directory("export"))
-                .expect("is durable");
-        }
+        copy_recipes(&data, &at_kill);
 
         let pool = open(&left, &at_kill);
         write(&pool, "other", &content(2, 1000));
@@ -347,5 +348,70 @@ fn regression_an_export_that_a_killed_process_left_is_made_durable_before_it_cou
         assert!(data.open(log, OpenMode::Read).and_then(|log| log.len()).expect("looks") >= after.len() as u64);
         pool.close().expect("closes");
         assert!(data.exists(log).expect("looks"), "the export is gone on with");
+    }
+}
+
+/// Pages that a failed sync lost are clean in the system's memory: the next process found a whole group there, and its sync had nothing
+/// to write. Commits rested on a log with a hole.
+#[test]
+fn regression_a_group_that_a_failed_sync_lost_is_not_believed_by_the_next_process() {
+    let (meta, data) = with_empty_base();
+    let faulty = FaultyDevice::over_memory(&data);
+    let device: Arc<dyn Device> = Arc::new(faulty.clone());
+    let pool = try_open(&shared(&meta), &device).expect("opens");
+    pool.core().committer.export().expect("exports");
+    write(&pool, "file", &content(1, 100_000));
+    pool.sync().expect("syncs");
+    faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync]).path_contains("export/log-"));
+    faulty.add(FaultPlan::new(Fault::Io, 0).path_contains("export/base-").lasting());
+    pool.core().committer.export().expect("is made anew later");
+    assert!(faulty.injected() > 0);
+    let (left, at_kill) = (meta.fork(), data.fork());
+
+    let pool = open(&left, &at_kill);
+    write(&pool, "other", &content(2, 1000));
+    pool.sync().expect("syncs");
+    let (meta, data) = (left.crash(0), at_kill.crash(0));
+    drop(pool);
+    let pool = open(&meta, &data);
+    write(&pool, "third", &content(3, 1000));
+    let before = picture(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let (meta, _) = recover(&data);
+    assert!(picture(&open(&meta, &data)) == before);
+}
+
+/// The meta root has everything: such a log must not keep the pool away.
+#[test]
+fn regression_a_pool_opens_though_the_log_that_it_finds_cannot_be_synced() {
+    for is_lasting in [false, true] {
+        let (meta, data) = with_empty_base();
+        let pool = open(&meta, &data);
+        pool.core().committer.export().expect("exports");
+        let log = log_of(&data);
+        write(&pool, "file", &content(1, 100_000));
+        pool.sync().expect("syncs");
+        let (left, at_kill) = (meta.fork(), data.fork());
+        let at = data.read_file(&log, 1 << 20).expect("reads").len();
+        pool.core().committer.export().expect("exports");
+        let group = data.read_file(&log, 1 << 20).expect("reads").split_off(at);
+        let file = at_kill.open(&log, OpenMode::Write).expect("opens");
+        file.write_at(&group, at as u64).expect("writes");
+        copy_recipes(&data, &at_kill);
+
+        let faulty = FaultyDevice::over_memory(&at_kill);
+        let fault = FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync]).path_contains(&log);
+        faulty.add(if is_lasting { fault.lasting() } else { fault });
+        let device: Arc<dyn Device> = Arc::new(faulty.clone());
+        let pool = try_open(&shared(&left), &device).expect("opens");
+        assert!(faulty.injected() > 0);
+        write(&pool, "other", &content(2, 1000));
+        let before = picture(&pool);
+        pool.close().expect("closes");
+        drop(pool);
+        let at_kill = at_kill.crash(0);
+        let (meta, _) = recover(&at_kill);
+        assert!(picture(&open(&meta, &at_kill)) == before);
     }
 }

@@ -15,15 +15,13 @@ use dedupfs_store::{ContainerRecord, StoreError};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    findings, force_recover, formatted, open, open_read_only, picture, reclaim, recover_how, shared, try_open,
-    try_recover,
+    findings, force_recover, open, open_read_only, picture, reclaim, recover_how, shared, try_open, try_recover,
+    with_empty_base,
 };
 
 /// Makes a pool that was mounted once, with some files. Also returns its containers' records.
 pub fn filled() -> (MemoryDevice, MemoryDevice, Vec<ContainerRecord>) {
-    let (meta, data) = formatted();
-    // The first base holds the empty pool, and no other base is due.
-    open(&meta, &data).close().expect("closes");
+    let (meta, data) = with_empty_base();
     let pool = open(&meta, &data);
     for number in 0..20 {
         write(&pool, &format!("file {number}"), &content(number, 30_000));
@@ -59,7 +57,7 @@ fn slot_start(record: &ContainerRecord) -> u64 {
 }
 
 /// Returns every file of a disk.
-fn everything(disk: &MemoryDevice) -> BTreeMap<String, Vec<u8>> {
+pub fn everything(disk: &MemoryDevice) -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for directory in ["", "containers", "export", "export/recipes"] {
         let entries = disk.list(directory).unwrap_or_default();
@@ -154,8 +152,7 @@ fn regression_a_recovery_that_gets_less_is_refused_and_forced_keeps_what_it_cann
 /// Containers do not show files without content; the note of the export's progress does.
 #[test]
 fn regression_a_recovery_that_lacks_empty_files_is_refused() {
-    let (meta, data) = formatted();
-    open(&meta, &data).close().expect("closes");
+    let (meta, data) = with_empty_base();
     let pool = open(&meta, &data);
     for number in 0..50 {
         write(&pool, &format!("{number}"), b"");
@@ -325,15 +322,21 @@ fn regression_a_second_damaged_export_is_set_aside_beside_the_first() {
     }
 }
 
-/// Each opening also kept the slots that later crashes left.
-#[test]
-fn regression_slots_that_a_damaged_owner_keeps_are_listed_once() {
+/// A crash has left slots with content that no commit names, and `export/owner` is damaged.
+fn with_a_damaged_owner() -> (MemoryDevice, MemoryDevice) {
     let (meta, data, _) = filled();
     let pool = open(&meta, &data);
     write(&pool, "begun", &content(700, 200_000));
     pool.core().stores.data.write_out().expect("writes");
     drop(pool);
     data.open("export/owner", OpenMode::Write).expect("opens").write_at(&[0; 4096], 0).expect("writes");
+    (meta, data)
+}
+
+/// Each opening also kept the slots that later crashes left.
+#[test]
+fn regression_slots_that_a_damaged_owner_keeps_are_listed_once() {
+    let (meta, data) = with_a_damaged_owner();
     let kept = || {
         let pool = open(&meta, &data);
         let kept = pool.core().exporter.kept().expect("tells").0;
@@ -352,14 +355,30 @@ fn regression_slots_that_a_damaged_owner_keeps_are_listed_once() {
     assert_eq!((kept(), kept()), (second, second));
 }
 
+/// Without an export, a missing owner was taken for that of a new pool, and what a recovery keeps was written over.
+#[test]
+fn regression_what_is_kept_stays_though_the_owner_is_gone_and_there_is_no_export() {
+    for was_open in [false, true] {
+        let (_, data, _) = filled();
+        damage(&data, &log_of(&data), 100);
+        let (meta, report) = force_recover(&data).expect("recovers");
+        assert!(report.kept_slots > 0);
+        let faulty = FaultyDevice::over_memory(&data);
+        faulty.add(FaultPlan::new(Fault::NoSpace, 0).path_contains("export/base-").lasting());
+        let device: Arc<dyn Device> = Arc::new(faulty);
+        if was_open {
+            try_open(&shared(&meta), &device).expect("opens").close().expect("closes");
+        }
+        data.rename("export/owner", "moved").expect("moves");
+        let pool = try_open(&shared(&meta), &device).expect("opens");
+        assert_eq!(pool.core().namespace.export_mark().exported.generation, 0);
+        assert_eq!(pool.core().exporter.kept().expect("tells").0, report.kept_slots);
+    }
+}
+
 #[test]
 fn a_data_root_without_room_for_the_list_of_kept_slots_mounts() {
-    let (meta, data, _) = filled();
-    let pool = open(&meta, &data);
-    write(&pool, "begun", &content(700, 200_000));
-    pool.core().stores.data.write_out().expect("writes");
-    drop(pool);
-    data.open("export/owner", OpenMode::Write).expect("opens").write_at(&[0; 4096], 0).expect("writes");
+    let (meta, data) = with_a_damaged_owner();
     let faulty = FaultyDevice::over_memory(&data);
     faulty.add(FaultPlan::new(Fault::NoSpace, 0).path_contains("export/kept-slots").on(&[Operation::Create]).lasting());
     let device: Arc<dyn Device> = Arc::new(faulty.clone());

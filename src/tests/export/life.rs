@@ -11,7 +11,7 @@ use crate::tests::common::{CALLER, content, read, write};
 use crate::tests::export::less::log_of;
 use crate::tests::export::site::{
     Random, findings, force_recover, format, formatted, open, open_read_only, picture, reclaim, recover, shared, step,
-    try_open, try_recover,
+    try_open, try_recover, with_empty_base,
 };
 
 #[test]
@@ -321,9 +321,7 @@ fn a_base_of_removed_files_is_replaced_though_its_log_is_short() {
 /// The thread that exports does it, as nobody else looks at the length of the log.
 #[test]
 fn a_log_that_has_outgrown_its_base_is_replaced() {
-    let (meta, data) = formatted();
-    // The first base holds the empty pool, and no other base is due.
-    open(&meta, &data).close().expect("closes");
+    let (meta, data) = with_empty_base();
     let pool = open(&meta, &data);
     let (core, service) = (pool.core(), pool.service());
     let first = log_of(&data);

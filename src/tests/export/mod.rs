@@ -3,12 +3,13 @@
 mod crashes;
 mod damage;
 mod failing;
+mod foreign;
 mod held;
 mod interplay;
 mod less;
 mod life;
 mod refused;
-mod site;
+pub(crate) mod site;
 mod space;
 mod trial;
 mod verify;

@@ -16,6 +16,7 @@ use crate::tests::common::{content, read, write};
 use crate::tests::export::less::{damage, filled, log_of};
 use crate::tests::export::site::{
     exported_on_failing, findings, force_recover, formatted, open, reclaim, recover_how, shared, try_open,
+    with_empty_base,
 };
 
 fn one(data: &MemoryDevice, directory: &str, start: &str) -> String {
@@ -261,8 +262,7 @@ fn regression_a_full_data_root_that_keeps_slots_mounts() {
 /// The number of the next base began at 0 again, or the daemon ended.
 #[test]
 fn regression_a_file_with_the_number_of_no_export_is_no_base() {
-    let (meta, data) = formatted();
-    open(&meta, &data).close().expect("closes");
+    let (meta, data) = with_empty_base();
     data.open(&format!("export/base-{}", u64::MAX), OpenMode::CreateNew).expect("creates");
     let pool = open(&meta, &data);
     write(&pool, "file", &content(1, 100_000));

@@ -58,6 +58,13 @@ pub fn formatted() -> (MemoryDevice, MemoryDevice) {
     (meta, data)
 }
 
+/// Formats a pool on two new roots whose first base holds the empty pool: no other base is due, and what follows lies in the log.
+pub fn with_empty_base() -> (MemoryDevice, MemoryDevice) {
+    let (meta, data) = formatted();
+    open(&meta, &data).close().expect("closes");
+    (meta, data)
+}
+
 /// Makes a pool with an export, on a data root that can fail; returns the roots, the one that fails, and the pool.
 pub fn exported_on_failing() -> (MemoryDevice, MemoryDevice, FaultyDevice, Arc<Pool>) {
     let (meta, data) = formatted();

@@ -5,9 +5,10 @@ use dedupfs_service::{FileService as _, ROOT_INO};
 use dedupfs_store::device::Device;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
 
+use crate::config::EXPORT_FAILURES_MAX;
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    exported_on_failing, findings, formatted, open, picture, reclaim, recover, try_recover,
+    exported_on_failing, findings, formatted, open, picture, reclaim, recover, try_recover, with_empty_base,
 };
 
 #[test]
@@ -70,6 +71,52 @@ fn without_room_and_without_need_the_export_stays_as_it_was() {
     let (meta, report) = try_recover(&disk).expect("recovers");
     assert_eq!(report.restored.row, row);
     assert_eq!(picture(&open(&meta, &disk)), before);
+}
+
+/// The first group of each mount tells its writer epoch. Without room for it, a sound export was given up after some minutes.
+#[test]
+fn regression_an_idle_pool_on_a_full_disk_keeps_its_export() {
+    let (meta, data) = with_empty_base();
+    let pool = open(&meta, &data);
+    (0..5).for_each(|number| write(&pool, &format!("{number}"), &content(number, 50_000)));
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&meta, &data);
+    data.set_capacity(data.used_bytes());
+    for _ in 0..2 * EXPORT_FAILURES_MAX {
+        pool.core().committer.export().expect("is tried again");
+    }
+    assert!(data.exists("export/current").expect("tells"), "it counts no more");
+    data.set_capacity(u64::MAX / 2);
+    let before = picture(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let (meta, _) = recover(&data);
+    assert!(picture(&open(&meta, &data)) == before);
+}
+
+/// A killed process had exported that the containers leave, and had not freed them yet.
+#[test]
+fn regression_containers_that_no_export_names_make_room_on_a_full_disk() {
+    let (meta, data) = with_empty_base();
+    let pool = open(&meta, &data);
+    (0..10).for_each(|number| write(&pool, &format!("{number}"), &content(number, 100_000)));
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&meta, &data);
+    (0..9).for_each(|number: u64| pool.service().unlink(ROOT_INO, number.to_string().as_bytes()).expect("unlinks"));
+    let held = pool.core().exporter.hold();
+    reclaim(&pool);
+    pool.core().committer.export().expect("exports");
+    let (meta, data) = (meta.fork(), data.fork());
+    drop(held);
+    let pool = open(&meta, &data);
+    assert!(!pool.core().namespace.leaving_containers().expect("tells").is_empty());
+    let full_bytes = data.used_bytes();
+    data.set_capacity(full_bytes);
+    pool.core().committer.export().expect("frees");
+    assert!(data.used_bytes() < full_bytes / 2, "{} of {full_bytes} bytes are left", data.used_bytes());
+    assert!(data.exists("export/current").expect("tells"), "it counts no more");
 }
 
 /// The log is no shorter afterwards, and the export that counts goes on.

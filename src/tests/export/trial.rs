@@ -7,7 +7,7 @@ use dedupfs::{NoProgress, OpenOptions, Pool, Progress, TrialReport};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode, OverlayDevice};
 
 use crate::tests::common::{content, write};
-use crate::tests::export::site::{Random, formatted, open, shared, step};
+use crate::tests::export::site::{Random, open, shared, step, with_empty_base};
 
 fn trial(pool: &Pool) -> TrialReport {
     let scratch = tempfile::tempdir().expect("makes a directory");
@@ -21,7 +21,7 @@ fn is_empty(directory: &Path) -> bool {
 }
 
 fn filled() -> (MemoryDevice, MemoryDevice) {
-    let (meta, data) = formatted();
+    let (meta, data) = with_empty_base();
     let pool = open(&meta, &data);
     let mut random = Random(11);
     for _ in 0..40 {

@@ -5,11 +5,12 @@ mod doubt;
 mod site;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::{ReclaimOptions, Stopped};
 use dedupfs::{NoProgress, Pool, Progress};
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use crate::tests::common;
 use crate::tests::common::content;
@@ -501,18 +502,24 @@ fn containers_that_are_being_filled_are_spared_in_the_background_while_clients_a
     assert!(!report.spared_open && !is_open(), "{report:?}");
 }
 
+/// Opens a pool that holds `file`, behind damage to all containers of this kind, and rebuilds its index.
+fn with_losses(site: &Site, kind: ContainerKind) -> Arc<Pool> {
+    let pool = site.open();
+    common::write(&pool, "file", &content(1, PIECE_BYTES));
+    pool.close().expect("closes");
+    let records = pool.core().stores.of(kind).containers();
+    drop(pool);
+    records.iter().for_each(|record| drop(site.spoil(record)));
+    let pool = site.open_rebuilding();
+    assert!(pool.core().indexes.of(kind).lost() > 0);
+    pool
+}
+
 /// A lost node counts no children. If the new copy counted none either, they would be garbage.
 #[test]
 fn the_chunks_of_a_lost_node_are_counted_when_it_is_stored_again() {
     let site = Site::new();
-    let pool = site.open();
-    common::write(&pool, "file", &content(1, PIECE_BYTES));
-    pool.close().expect("closes");
-    let records = pool.core().stores.recipes.containers();
-    drop(pool);
-    records.iter().for_each(|record| drop(site.spoil(record)));
-    let pool = site.open_rebuilding();
-    assert!(pool.core().indexes.nodes.lost() > 0);
+    let pool = with_losses(&site, ContainerKind::Recipe);
     common::write(&pool, "again", &content(1, PIECE_BYTES));
     pool.sync().expect("syncs");
     pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
@@ -526,14 +533,7 @@ fn the_chunks_of_a_lost_node_are_counted_when_it_is_stored_again() {
 #[test]
 fn a_file_that_is_written_over_with_nearly_its_own_bytes_heals() {
     let site = Site::new();
-    let pool = site.open();
-    common::write(&pool, "file", &content(1, PIECE_BYTES));
-    pool.close().expect("closes");
-    let records = pool.core().stores.data.containers();
-    drop(pool);
-    records.iter().for_each(|record| drop(site.spoil(record)));
-    let pool = site.open_rebuilding();
-    assert!(pool.core().indexes.chunks.lost() > 0);
+    let pool = with_losses(&site, ContainerKind::Data);
     // Another segment of chunks that are lost.
     let mut changed = content(1, PIECE_BYTES);
     changed[0] ^= 1;

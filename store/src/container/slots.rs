@@ -298,7 +298,11 @@ impl SlotFiles {
         let mut outcome = Ok(());
         for number in numbers {
             // The others are worth syncing all the same.
-            let synced = self.handle(number).and_then(|file| file.sync());
+            let synced = match self.handle(number).and_then(|file| file.sync()) {
+                // Trimmed meanwhile, durably.
+                Err(StoreError::NotFound { .. }) => Ok(()),
+                synced => synced,
+            };
             if synced.is_err() {
                 self.state.lock().given_back.insert(number);
             }

@@ -247,8 +247,10 @@ impl Plan {
                 }
             };
         }
-        if dice.one_in(4) {
-            self.losing_what_was_found(dice);
+        match dice.below(8) {
+            0 | 1 => self.losing_what_was_found(dice),
+            2 | 3 => self.losing_what_was_freed(dice),
+            _ => {}
         }
         self
     }
@@ -262,6 +264,19 @@ impl Plan {
         (next.fate, next.loses_meta) = (Fate::PowerLost { operation: u64::MAX }, dice.one_in(2));
         (next.steps, next.reclaims) = (1 + dice.below(8), dice.below(2));
         (next.pause_bits, next.idle) = (10, 2 * next.commit_interval + Duration::from_millis(1));
+    }
+
+    /// A kill behind a reclaim, a life in which nothing changes, and a loss of power: what was freed may come back.
+    fn losing_what_was_freed(&mut self, dice: &mut Dice) {
+        let [_, killed, next, ..] = self.lives.as_mut_slice() else { return };
+        (killed.fate, killed.loses_meta) = (Fate::Killed { operation: u64::MAX }, false);
+        (killed.steps, killed.reclaims) = (8 + dice.below(32), 2 + dice.below(6));
+        (killed.with_options, killed.idle) = (false, 3 * killed.commit_interval + Duration::from_millis(1));
+        (next.steps, next.reclaims, next.scrubs, next.idle) = (0, 0, 0, Duration::ZERO);
+        (next.fate, next.loses_meta) = (Fate::Closed { power_fails: true }, true);
+        for life in [killed, next] {
+            (life.is_read_only, life.closes_early) = (false, false);
+        }
     }
 
     /// Files whose recipes have several segments; few, because they take the world time.
