@@ -114,11 +114,14 @@ pub enum EngineError {
     /// No space, with advice on where to free some.
     #[error("no space left in the pool: {0}")]
     OutOfSpace(String),
-    /// An impossible count was met, so no count is trusted: nothing is freed until the indexes are rebuilt.
+    /// An impossible count was met, or the indexes were rebuilt without recipe nodes that files need. No count is trusted: nothing is
+    /// freed until the indexes are rebuilt with all nodes.
     #[error(
-        "a reference count is impossible, so all counts are in doubt and nothing is freed: content that looks unused may be needed by \
-         files. Files can be read, and written while there is space; deleting gives none back. Unmount the pool and run \
-         `dedupfs fsck --rebuild-index POOL`, which counts again from the files themselves; then reclaim again"
+        "counts of references are in doubt, and nothing is freed: content that looks unused may be needed by files. Files can be read, \
+         and written while there is space; deleting gives none back. If recipe nodes are lost: the data root may have copies, from which \
+         `dedupfs recover --force POOL` (with `--data DIR` if the content lies elsewhere) makes a new meta root; if not, back the same data up again, or delete the files that \
+         `dedupfs fsck` names. Then unmount the pool and run `dedupfs fsck --rebuild-index POOL`, which counts again from the files \
+         themselves, and reclaim again"
     )]
     CountsInDoubt,
     /// Work that gives a result only when it is done was ended early, by request or because the pool closes.

@@ -18,7 +18,7 @@ impl Namespace {
     }
 
     /// Whether counts of the indexes are in doubt. Then nothing may be freed by them. The doubt lasts from the first
-    /// impossible count until the indexes are rebuilt.
+    /// impossible count, or from a rebuild that could not read all recipe nodes, until a rebuild that can.
     #[must_use]
     pub fn has_doubt(&self) -> bool {
         self.has_doubt.load(Ordering::Relaxed)
@@ -44,14 +44,14 @@ impl Namespace {
         if self.is_side_b.load(Ordering::Relaxed) { IndexSide::B } else { IndexSide::A }
     }
 
-    /// Makes the indexes of this side count, durably, and records whether they have cells of lost content. These
-    /// indexes are rebuilt, so the call ends any doubt.
+    /// Makes the indexes of this side count, durably, and records whether they have cells of lost content, and whether
+    /// their counts are in doubt. These indexes are rebuilt, so the call ends any doubt of before.
     ///
     /// # Errors
     /// It is unknown which side counts. Only opening the namespace again tells.
-    pub fn change_side(&self, index_side: IndexSide, has_losses: bool) -> Result<()> {
+    pub fn change_side(&self, index_side: IndexSide, has_losses: bool, has_doubt: bool) -> Result<()> {
         self.change_header(|header| {
-            (header.index_side, header.has_losses, header.has_doubt) = (index_side, has_losses, false);
+            (header.index_side, header.has_losses, header.has_doubt) = (index_side, has_losses, has_doubt);
         })
     }
 

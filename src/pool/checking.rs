@@ -44,7 +44,8 @@ impl Pool {
             report.add(format!("{inconsistencies} counts could not be right while the log was counted"));
         }
         if core.namespace.has_doubt() {
-            report.needs_rebuild = true;
+            // While recipe nodes are lost, a rebuild would end with the same doubt.
+            report.needs_rebuild |= core.indexes.nodes.lost() == 0;
             report.add(EngineError::CountsInDoubt.to_string());
         }
         Ok(report)

@@ -3,11 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool};
+use dedupfs_service::{FileService as _, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 
+use crate::tests::common::{content, write};
 use crate::tests::export::site::{
-    Picture, Random, findings, force_recover, formatted, open, picture, recover_how, step, try_recover,
+    Picture, Random, findings, force_recover, formatted, open, picture, properties, recover, recover_how, shared, step,
+    try_recover, with_empty_base,
 };
 
 /// Makes a pool with several groups behind a base, and the tree as of each commit.
@@ -175,4 +180,41 @@ fn a_damaged_export_is_made_anew_by_the_next_mount() {
         assert_eq!(report.restored.damage, None);
         assert!(picture(&open(&meta, &data)) == before, "{name}");
     }
+}
+
+/// Children of lost nodes are not counted. Reclaiming freed them, and a recovery from the copies of the nodes had nothing left to name.
+#[test]
+fn regression_a_rebuild_without_recipes_frees_nothing_that_a_recovery_needs() {
+    let (meta, data) = with_empty_base();
+    let pool = open(&meta, &data);
+    (0..10).for_each(|number| write(&pool, &format!("{number}"), &content(number, 100_000)));
+    pool.close().expect("closes");
+    let records = pool.core().stores.recipes.containers();
+    drop(pool);
+    for record in records {
+        let at = u64::from(record.address.slot) * u64::from(properties().container_bytes);
+        let path = format!("recipes/{:06}.slots", record.address.file);
+        meta.open(&path, OpenMode::Write).expect("opens").write_at(&vec![0xa5; record.used_bytes as usize], at).expect("writes");
+    }
+    let options = PoolOptions { rebuild_index: true, ..PoolOptions::default() };
+    let rebuild = || Pool::open_on(&shared(&meta), &shared(&data), Vec::new(), &options, &NoProgress).expect("opens");
+    for round in 0..2 {
+        let pool = rebuild();
+        assert!(pool.core().indexes.nodes.lost() > 0, "round {round}");
+        let error = pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect_err("frees nothing");
+        assert!(error.to_string().contains("dedupfs recover"), "round {round}: {error}");
+        pool.close().expect("closes");
+    }
+    let (recovered, report) = recover(&data.fork());
+    assert_eq!(report.rebuilt.missing, 0);
+    drop(recovered);
+    // Or the files are given up.
+    let pool = open(&meta, &data);
+    (0..10).for_each(|number: u64| pool.service().unlink(ROOT_INO, number.to_string().as_bytes()).expect("unlinks"));
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = rebuild();
+    let freed = pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+    assert!(freed.chunks_removed > 0, "{freed:?}");
+    assert_eq!(findings(&pool), [""; 0]);
 }

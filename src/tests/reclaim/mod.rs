@@ -521,7 +521,11 @@ fn the_chunks_of_a_lost_node_are_counted_when_it_is_stored_again() {
     let site = Site::new();
     let pool = with_losses(&site, ContainerKind::Recipe);
     common::write(&pool, "again", &content(1, PIECE_BYTES));
-    pool.sync().expect("syncs");
+    pool.close().expect("closes");
+    assert!(pool.core().namespace.has_doubt(), "until the next rebuild");
+    drop(pool);
+    let pool = site.open_rebuilding();
+    assert!(!pool.core().namespace.has_doubt());
     pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
     for name in ["file", "again"] {
         assert!(common::read(&pool, name) == Some(content(1, PIECE_BYTES)), "{name}");

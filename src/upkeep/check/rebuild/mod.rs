@@ -220,8 +220,9 @@ impl Rebuilder<'_> {
         let chunks = build.chunks.finish(row, &notes)?;
         (report.lost_chunks, report.lost_nodes) = (chunks.lost(), nodes.lost());
         (report.chunks, report.nodes) = (chunks.len() - report.lost_chunks, nodes.len() - report.lost_nodes);
-        // Recorded together with the indexes: the next backup must heal the losses.
-        self.namespace.change_side(self.side, report.missing > 0)?;
+        // Recorded together with the indexes: the next backup must heal the losses. Children of lost nodes are not counted. They may
+        // be all that a recovery from copies of those nodes needs.
+        self.namespace.change_side(self.side, report.missing > 0, report.lost_nodes > 0)?;
         Ok((chunks, nodes, report))
     }
 
