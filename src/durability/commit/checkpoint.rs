@@ -86,7 +86,7 @@ impl Committer {
     /// Hands the state after `row` to the thread that writes checkpoints. Returns whether it did. It refuses while
     /// there is no space to record a doubt: the rows in a checkpoint are not counted again, so nothing would reveal the
     /// doubt a second time.
-    fn begin_checkpoint(&self, row: u64) -> Result<bool> {
+    pub(super) fn begin_checkpoint(&self, row: u64) -> Result<bool> {
         if !self.has_noted_doubt()? {
             self.is_starved.store(true, Ordering::Release);
             return Ok(false);

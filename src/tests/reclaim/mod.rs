@@ -2,6 +2,7 @@
 //! devices that count.
 
 mod doubt;
+mod failing;
 mod site;
 
 use std::collections::HashMap;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::{ReclaimOptions, Stopped};
 use dedupfs::{NoProgress, Pool, Progress};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, OperationsLog};
 
 use crate::tests::common;
 use crate::tests::common::content;
@@ -540,4 +541,18 @@ fn a_file_that_is_written_over_with_nearly_its_own_bytes_heals() {
     common::write(&pool, "file", &changed);
     pool.sync().expect("syncs");
     assert!(common::read(&pool, "file") == Some(changed));
+}
+
+/// Nobody knows its children. They are counted for nothing then, so nothing is counted down.
+#[test]
+fn a_lost_node_that_no_file_needs_is_freed() {
+    let site = Site::new();
+    let pool = with_losses(&site, ContainerKind::Recipe);
+    remove(&*pool.service(), "file");
+    let report = pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+    assert_eq!((report.nodes_freed, report.nodes_unreadable), (1, 0), "{report:?}");
+    assert_eq!(pool.core().indexes.nodes.lost(), 0);
+    pool.sync().expect("the pool works");
+    assert!(!pool.core().namespace.has_losses() && !pool.core().namespace.has_doubt());
+    assert_sound(&pool);
 }
