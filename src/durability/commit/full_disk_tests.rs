@@ -39,7 +39,7 @@ fn a_loss_on_a_full_disk_is_in_force_and_noted_later() {
     let core = pool.core();
     fail(&faulty, Fault::NoSpace, "namespace");
     core.committer.note(LOSS).expect("lack of space ends nothing");
-    assert!(core.namespace.has_losses());
+    assert!(core.namespace.has_losses() && core.committer.inconsistencies() == 1);
     faulty.heal();
     write(&pool, "file", b"content");
     pool.sync().expect("the pool works");
