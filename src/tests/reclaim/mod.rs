@@ -1,8 +1,8 @@
 //! A run of reclaiming: its choices, the order of its copies, its reads, and its end. Without a mount, over in-memory
 //! devices that count.
 
+mod before_claims;
 mod doubt;
-mod failing;
 mod site;
 
 use std::collections::HashMap;

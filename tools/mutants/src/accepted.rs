@@ -5,10 +5,24 @@ use std::path::Path;
 
 use crate::list::Mutant;
 
+/// Beginnings of reasons; the head of the list explains them.
+const KINDS: [&str; 10] = [
+    "equivalent: ",
+    "equivalent in its result: ",
+    "not reached: ",
+    "only ",
+    "a second defence ",
+    "the same as the canary ",
+    "a canary's switch",
+    "tested elsewhere: ",
+    "no test yet: ",
+    "no test: ",
+];
+
 /// Reads the list: a line `MUTANT # REASON` each.
 ///
 /// # Errors
-/// The line that is wrong: without a reason, with a name that another line has, or with one that no mutant of its file
+/// The line that is wrong: without a reason of one of the kinds, with a name that another line has, or with one that no mutant of its file
 /// has. The files are those of `all`, which has all mutants of some folders.
 pub fn read(path: &Path, all: &[Mutant]) -> Result<BTreeMap<String, String>, String> {
     parse(&std::fs::read_to_string(path).map_err(|error| error.to_string())?, all)
@@ -20,8 +34,11 @@ fn parse(text: &str, all: &[Mutant]) -> Result<BTreeMap<String, String>, String>
     let directories: HashSet<String> = all.iter().map(|mutant| directory(&mutant.file)).collect();
     let mut accepted = BTreeMap::new();
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
-        let entry = line.split_once(" # ").filter(|(_, reason)| !reason.trim().is_empty());
+        let entry = line.split_once(" # ");
         let (mutant, reason) = entry.ok_or_else(|| format!("a line is `MUTANT # REASON`, not `{line}`"))?;
+        if !KINDS.iter().any(|kind| reason.starts_with(kind)) {
+            return Err(format!("a reason begins as the head of the list says, and not with `{reason}`: {mutant}"));
+        }
         let file = mutant.split_once(": ").map_or("", |(file, _)| file);
         if directories.contains(&directory(file)) && !names.contains(mutant) {
             return Err(format!("no mutant has this name any more; remove or rename it: {mutant}"));
@@ -52,15 +69,16 @@ mod tests {
             position: 0,
         };
         let read = |text: &str| parse(text, std::slice::from_ref(&mutant));
-        let known = "src/a/x.rs: delete ! in f # equivalent\n";
+        let known = "src/a/x.rs: delete ! in f # only a figure\n";
         // Folders that are not listed are not judged.
         assert_eq!(
-            read(&format!("# Head\n\n{known}src/b/z.rs: delete ! in h # equivalent\n")).map(|all| all.len()),
+            read(&format!("# Head\n\n{known}src/b/z.rs: delete ! in h # only a figure\n")).map(|all| all.len()),
             Ok(2)
         );
         assert!(read(&known.repeat(2)).unwrap_err().contains("twice"));
-        assert!(read("src/a/x.rs: delete ! in f # \n").unwrap_err().contains("REASON"));
-        for gone in ["src/a/x.rs: delete ! in g # equivalent", "src/a/gone.rs: delete ! in f # equivalent"] {
+        assert!(read("src/a/x.rs: delete ! in f\n").unwrap_err().contains("REASON"));
+        assert!(read("src/a/x.rs: delete ! in f # nobody cares\n").unwrap_err().contains("head of the list"));
+        for gone in ["src/a/x.rs: delete ! in g # only a figure", "src/a/gone.rs: delete ! in f # only a figure"] {
             assert!(read(gone).unwrap_err().contains("any more"), "{gone}");
         }
     }
