@@ -161,6 +161,10 @@ fn work_in_the_background_waits_while_half_a_row_is_uncounted() {
         closed.goes_on("work below the bound", || committer.pace().expect("the pool works"));
         log(&pool, 1 + above);
         closed.goes_on("a sync", || pool.sync().expect("syncs"));
+        // Whoever syncs is answered before the row is handed over.
+        while committer.backlog_changes() < half {
+            std::thread::yield_now();
+        }
         assert_waits(closed, "work at the bound", || {
             committer.pace().expect("the pool works");
             assert!(committer.backlog_changes() < half, "it has not waited for the counting");
