@@ -3,8 +3,9 @@
 #
 #   tools/world-soak.sh [SECONDS | --count N] [--seed S]
 #
-# SECONDS: how long, 300 by default. N: this many seeds instead. S: the first seed, 0 by default; the next seeds follow, some 100 each second.
-# Before that, the primitives of worlds and kept plans are tested, and 200 seeds run twice: all that happens must be equal. A failed seed is printed, and this tells its story:
+# SECONDS: how long, 300 by default. N: this many seeds instead. S: the first seed, 0 by default; the next seeds follow.
+# Before that, the primitives of worlds and kept plans are tested, and 200 seeds run twice: all that happens must be
+# equal. A failed seed is printed, and this tells its story:
 #   cargo run --release --manifest-path tests/world/Cargo.toml -- --seed N
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,7 +13,7 @@ cd "$(dirname "$0")/.."
 . tools/prerequisites.sh
 
 usage() {
-    sed -n '4,6s/^# \{0,1\}//p' "$0" >&2
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2
     exit 2
 }
 

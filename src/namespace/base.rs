@@ -210,10 +210,16 @@ impl Snapshot {
     }
 
     pub(super) fn containers(&self) -> Result<Vec<ContainerRecord>> {
+        self.containers_that(|_| true)
+    }
+
+    /// Returns those of all containers.
+    pub(super) fn containers_that(&self, is_wanted: impl Fn(&ContainerRecord) -> bool) -> Result<Vec<ContainerRecord>> {
         let mut records = Vec::new();
         for row in self.tables.containers.range_owned(0..).map_err(|error| self.explain(error))? {
             let (key, value) = row.map_err(|error| self.explain(error))?;
-            records.push(container_record::decode(ContainerId(key.value()), value.value())?);
+            let record = container_record::decode(ContainerId(key.value()), value.value())?;
+            records.extend(is_wanted(&record).then_some(record));
         }
         Ok(records)
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_store::{ContainerId, ContainerRecord};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
 use redb::ReadOnlyTable;
 
 use super::base::{Snapshot, guarded};
@@ -89,15 +89,17 @@ impl Namespace {
     /// Returns the removed containers whose slots an export may still name, as of opening.
     pub fn leaving_containers(&self) -> Result<Vec<ContainerRecord>> {
         let base = self.state.read().base.clone();
-        let read = |base: &Snapshot| {
-            let mut records = Vec::new();
-            let Some(leaving) = &base.tables.leaving else { return Ok(records) };
-            for row in leaving.range_owned(0..).map_err(|error| base.explain(error))? {
-                let (key, value) = row.map_err(|error| base.explain(error))?;
-                records.push(container_record::decode(ContainerId(key.value()), value.value())?);
-            }
-            Ok(records)
-        };
+        Ok(self.with_base(base, |base| leaving(base, |_| true)).map_err(advised)?.0)
+    }
+
+    /// Returns the containers of this kind as of one commit: those that exist, and those that leave.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub fn containers_and_leaving(&self, kind: ContainerKind) -> Result<(Vec<ContainerRecord>, Vec<ContainerRecord>)> {
+        let base = self.state.read().base.clone();
+        let is_wanted = |record: &ContainerRecord| record.kind == kind;
+        let read = |base: &Snapshot| Ok((base.containers_that(is_wanted)?, leaving(base, is_wanted)?));
         Ok(self.with_base(base, read).map_err(advised)?.0)
     }
 
@@ -215,6 +217,18 @@ impl ExportSource {
         let value = self.snapshot.header.encode();
         visit(Item { table: ExportTable::Header, key: &HEADER_KEY.to_le_bytes(), value: Some(&value) })
     }
+}
+
+/// Returns those of the containers that leave.
+fn leaving(base: &Snapshot, is_wanted: impl Fn(&ContainerRecord) -> bool) -> Result<Vec<ContainerRecord>> {
+    let mut records = Vec::new();
+    let Some(leaving) = &base.tables.leaving else { return Ok(records) };
+    for row in leaving.range_owned(0..).map_err(|error| base.explain(error))? {
+        let (key, value) = row.map_err(|error| base.explain(error))?;
+        let record = container_record::decode(ContainerId(key.value()), value.value())?;
+        records.extend(is_wanted(&record).then_some(record));
+    }
+    Ok(records)
 }
 
 fn each_number(

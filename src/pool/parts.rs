@@ -114,7 +114,12 @@ impl Sources {
             Kept::Nothing => None,
             Kept::Slots(slots) => Some(data.hold(slots)),
             Kept::Unknown => {
-                let unnamed: Vec<_> = data.unnamed().into_iter().map(|(address, _)| address).collect();
+                // The exporter keeps the slots of containers that leave.
+                let leaving = namespace.leaving_containers()?.into_iter();
+                let leaving = leaving.filter(|record| record.kind == ContainerKind::Data);
+                let leaving: HashSet<_> = leaving.map(|record| record.address).collect();
+                let unnamed = data.unnamed().into_iter().map(|(address, _)| address);
+                let unnamed: Vec<_> = unnamed.filter(|address| !leaving.contains(address)).collect();
                 (!unnamed.is_empty()).then(|| data.hold(unnamed))
             }
         };

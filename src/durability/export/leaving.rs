@@ -98,13 +98,11 @@ impl Exporter {
         for record in freed {
             work.mirror.free(record.address)?;
         }
-        // From the namespace, because a round changes the lists in memory behind its commit, one after the other. Containers first: one
-        // that a commit removes meanwhile is then among those that leave. Those whose slots are free are left out.
+        // From the namespace, because a round changes the lists in memory behind its commit, one after the other. Those whose slots are
+        // free are left out; they are looked up first, because a commit ends that, too.
         let left: HashSet<ContainerId> = self.state.lock().left.iter().copied().collect();
-        let mut kept = self.namespace.containers()?;
-        kept.extend(self.namespace.leaving_containers()?.into_iter().filter(|record| !left.contains(&record.id)));
-        kept.retain(|record| record.kind == ContainerKind::Recipe);
-        work.mirror.trim(kept.iter())
+        let (kept, leaving) = self.namespace.containers_and_leaving(ContainerKind::Recipe)?;
+        work.mirror.trim(kept.iter().chain(leaving.iter().filter(|record| !left.contains(&record.id))))
     }
 }
 

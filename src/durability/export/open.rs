@@ -248,6 +248,7 @@ fn usable(device: &dyn Device, pool: &PoolId, namespace: &Namespace, is_continue
     if is_continued
         && !is_known(&current, log.len()?, &mark.exported)
         && !is_planted(Canary::FoundExportNotSynced)
+        && !is_planted(Canary::FoundExportNotReread)
         && let Err(error) = log.reread()
     {
         return Err(StoreError::corrupt(path, "a log that can be synced", error).into());

@@ -113,8 +113,11 @@ pub(crate) fn restore(
         base => base?,
     };
     let log_path = files::log_path(current.generation);
+    let mut is_durable = false;
     let (log, scanned) = match data.open(&log_path, OpenMode::Read) {
         Ok(log) => {
+            // A killed process may have left its end in memory only, and a failed sync bytes that no later sync writes.
+            is_durable = log.reread().inspect_err(|error| tracing::warn!(%error, "the log cannot be synced")).is_ok();
             let scanned = log::scan(&*log, &log_path, pool, current.generation, Scanned::start(current.row))?;
             (Some(log), scanned)
         }
@@ -168,9 +171,9 @@ pub(crate) fn restore(
     let (log_bytes, group) = (scanned.log_bytes, scanned.group);
     let (row, time_secs) = (scanned.row, report.time_secs);
     let is_damaged = !shortfall.is_empty();
-    let exported = match is_damaged {
+    let exported = match is_damaged || !is_durable {
         false => Exported { generation: current.generation, log_bytes, group, row, time_secs },
-        // A damaged export is not continued, but kept.
+        // A damaged export is not continued, but kept. A sound one is, once the next opening can sync it.
         true => Exported::default(),
     };
     let (header_epoch, has_losses) = restorer.epoch_and_losses();

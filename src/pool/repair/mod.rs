@@ -163,7 +163,7 @@ fn plan_or_repair(
             let closed = pool.close();
             match found {
                 Err(EngineError::Store(error @ StoreError::Corrupt { .. })) => {
-                    tracing::warn!(%error, "the indexes cannot be read");
+                    tracing::warn!(%error, ?closed, "the indexes cannot be read");
                     reason = Some("they are damaged".to_owned());
                 }
                 found => {
@@ -202,7 +202,8 @@ fn plan_or_repair(
         if how.apply {
             let pool = open_on(&anew)?;
             report.rebuilt = pool.rebuilt().copied();
-            let found = pool.check(&CheckOptions { read_data: how.read_data }, progress);
+            // What is bad is bad in the new indexes, too.
+            let found = check_and_quarantine(&pool, how, progress, &mut report.plan);
             pool.close()?;
             report.check = Some(found?);
         }

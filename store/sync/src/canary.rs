@@ -117,6 +117,8 @@ canaries! {
     StaleHint,
     /// an export that a killed process left is used, and not synced
     FoundExportNotSynced,
+    /// an export that a failed sync left in memory only is believed by the next process
+    FoundExportNotReread,
     /// an export does not tell that a new writer epoch has begun
     EpochNotExported,
     /// the bytes of a frame are not compared with their checksum

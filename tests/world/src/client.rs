@@ -53,8 +53,8 @@ enum Request {
 }
 
 impl Request {
-    /// Requests as often as clients make them; the last ones come in plans with links.
-    const ALL: [Self; 20] = [
+    /// Requests of all plans, each as often as it is to come.
+    const PLAIN: &[Self] = &[
         Self::Replace,
         Self::Replace,
         Self::WriteAnew,
@@ -71,13 +71,9 @@ impl Request {
         Self::GetTree,
         Self::Read,
         Self::Read,
-        Self::Link,
-        Self::Decorate,
-        Self::UseOrphan,
-        Self::UseOrphan,
     ];
-    /// Number of the requests of plans without links.
-    const PLAIN: u64 = 16;
+    /// Those that also come in plans with links.
+    const WITH_LINKS: &[Self] = &[Self::Link, Self::Decorate, Self::UseOrphan, Self::UseOrphan];
 }
 
 /// A file without a name that is open.
@@ -127,14 +123,15 @@ impl Client {
     /// alone: then it makes room.
     pub fn live(mut self) {
         let life = self.life.clone();
-        let kinds = if self.world.plan.with_links { Request::ALL.len() as u64 } else { Request::PLAIN };
+        let of_links = if self.world.plan.with_links { Request::WITH_LINKS } else { &[] };
+        let kinds = [Request::PLAIN, of_links].concat();
         for _ in 0..life.steps {
             if self.dice.one_in(life.pause_one_in) {
                 thread::sleep(Duration::from_micros(self.dice.of_bits(life.pause_bits)));
             }
             let file = self.dice.below(self.world.plan.files) as usize;
-            let number = self.dice.below(kinds);
-            let request = Request::ALL[number as usize];
+            let number = self.dice.below(kinds.len() as u64);
+            let request = kinds[number as usize];
             if self.world.is_closing.load(Ordering::Relaxed) {
                 break;
             }
@@ -144,6 +141,7 @@ impl Client {
                 // A file could not be read: its content is not known.
                 continue;
             }
+            self.world.tell(|| format!("client {} begins {request:?} on file {file}", self.number));
             let outcome = world::within(life.request_bound(), "a request", || self.make(request, file));
             self.world.tell(|| format!("client {} {request:?} on file {file}: {outcome:?}", self.number));
             world::note(number << 8 | file as u64);

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use dedupfs_store::Result;
 use dedupfs_store::device::faulty::FaultyDevice;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
+use dedupfs_store::{Result, StoreError};
 use dedupfs_sync::{thread, world};
 
 use crate::dice::Dice;
@@ -174,10 +174,16 @@ impl Observer for Troubles {
         world::note(number(call));
         self.world.tally.device_operations.fetch_add(1, Ordering::Relaxed);
         if operation >= self.last {
+            self.world.tell(|| format!("killed at operation {operation}: {call:?}"));
             world::kill();
         }
         self.wait();
         let outcome = perform();
+        if let Err(error) = outcome.as_ref()
+            && !matches!(error, StoreError::NotFound { .. })
+        {
+            self.world.tell(|| format!("operation {operation} fails: {error}"));
+        }
         world::point();
         outcome
     }

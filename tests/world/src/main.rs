@@ -241,7 +241,7 @@ fn main() -> ExitCode {
     // The engine's own log is part of a story.
     errors::keep(arguments.seed.is_some() || arguments.plan.is_some());
     if arguments.canaries {
-        return canaries::table(arguments.from, arguments.count, arguments.jobs);
+        return canaries::table(arguments.canary, arguments.from, arguments.count, arguments.jobs);
     }
     if let Some(seed) = arguments.seed {
         return told(tell(Plan::new(seed), &arguments));

@@ -248,22 +248,39 @@ impl Plan {
             };
         }
         match dice.below(8) {
-            0 | 1 => self.losing_what_was_found(dice),
-            2 | 3 => self.losing_what_was_freed(dice),
+            0..=2 => self.losing_what_was_found(dice),
+            3 | 4 => self.losing_what_was_freed(dice),
             _ => {}
         }
         self
     }
 
-    /// A kill amid an export, and a loss of power behind the next commit: it takes what that process left in memory only.
+    /// A kill amid an export, or behind one whose sync failed, and a loss of power behind the next commit: it takes what that process left
+    /// in memory only.
     fn losing_what_was_found(&mut self, dice: &mut Dice) {
         let [_, killed, next, ..] = self.lives.as_mut_slice() else { return };
+        [&mut *killed, &mut *next].into_iter().for_each(Life::surely_writes);
         (killed.fate, killed.loses_meta) = (Fate::Killed { operation: u64::MAX }, false);
-        (killed.habits.linger_one_in, killed.habits.last_one_in) = (1, 1);
-        (killed.habits.last_step, killed.steps) = (Step::ExportSync, killed.steps.max(1));
+        killed.steps = killed.steps.max(1);
+        if dice.one_in(2) {
+            (killed.habits.linger_one_in, killed.habits.last_one_in) = (1, 1);
+            killed.habits.last_step = Step::ExportSync;
+        } else {
+            let log = PlannedFault::new(Fault::Io, 0).on(&[Operation::Sync]).path_contains("export/log-");
+            // Else a new base takes the place of that export.
+            let base = PlannedFault::new(Fault::Io, 0).path_contains("export/base-").lasting();
+            killed.faults = vec![(1, log), (1, base)];
+            killed.habits.last_one_in = 0;
+            // Long enough for an export that nobody asks for, without too many rounds.
+            (killed.commit_interval, killed.idle) = (Duration::from_secs(8), Duration::from_secs(100));
+        }
         (next.fate, next.loses_meta) = (Fate::PowerLost { operation: u64::MAX }, dice.one_in(2));
         (next.steps, next.reclaims) = (1 + dice.below(8), dice.below(2));
         (next.pause_bits, next.idle) = (10, 2 * next.commit_interval + Duration::from_millis(1));
+        // Then the data root has to have everything again.
+        let fate = Fate::Closed { power_fails: true };
+        self.lives.truncate(3);
+        self.lives.push(Life { fate, loses_meta: true, ..Life::untroubled(dice) });
     }
 
     /// A kill behind a reclaim, a life in which nothing changes, and a loss of power: what was freed may come back.
@@ -274,9 +291,7 @@ impl Plan {
         (killed.with_options, killed.idle) = (false, 3 * killed.commit_interval + Duration::from_millis(1));
         (next.steps, next.reclaims, next.scrubs, next.idle) = (0, 0, 0, Duration::ZERO);
         (next.fate, next.loses_meta) = (Fate::Closed { power_fails: true }, true);
-        for life in [killed, next] {
-            (life.is_read_only, life.closes_early) = (false, false);
-        }
+        [killed, next].into_iter().for_each(Life::surely_writes);
     }
 
     /// Files whose recipes have several segments; few, because they take the world time.
@@ -335,6 +350,11 @@ impl Life {
             closes_early: dice.one_in(8),
             ..life
         }
+    }
+
+    /// Takes back what keeps a life from going on to its end.
+    fn surely_writes(&mut self) {
+        (self.is_read_only, self.closes_early) = (false, false);
     }
 
     /// Whether requests may fail from the start.

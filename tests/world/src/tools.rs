@@ -1,5 +1,6 @@
 //! Tools that work on the pool beside its clients: they reclaim, scrub, ask for statistics, and stop or hold each other.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -61,7 +62,9 @@ impl Tool {
     ///
     /// # Panics
     /// The work failed without a reason.
-    fn expect<T>(&self, what: &str, outcome: dedupfs::Result<T>) -> Option<T> {
+    fn expect<T: Debug>(&self, what: &str, outcome: dedupfs::Result<T>) -> Option<T> {
+        // Statistics are long.
+        self.world.tell(|| format!("{what}: {outcome:?}").chars().take(1000).collect());
         let error = match outcome {
             Ok(report) => return Some(report),
             Err(error) => error,
@@ -77,6 +80,7 @@ impl Tool {
     /// Reclaims, unless a run is going on.
     fn reclaim(&mut self) {
         let options = self.options();
+        self.world.tell(|| format!("reclaiming begins: {options:?}"));
         let outcome = self.pool.reclaim(&options, &NoProgress);
         let Some(report) = self.expect("reclaiming", outcome) else { return };
         let unread = report.containers_damaged + report.nodes_unreadable;
@@ -103,6 +107,7 @@ impl Tool {
     /// Scrubs, unless a scrub is going on.
     fn scrub(&mut self) {
         let options = ScrubOptions { restart: true, ..ScrubOptions::default() };
+        self.world.tell(|| "a scrub begins".to_owned());
         let outcome = self.pool.scrub(&options, &NoProgress);
         let Some(report) = self.expect("a scrub", outcome) else { return };
         assert!(report.is_clean() || self.world.may_break(&self.life), "a scrub finds damage: {report:?}");
@@ -125,7 +130,10 @@ impl Tool {
 
     /// Stops a run or a scrub, or holds runs for a while.
     fn control(&mut self) {
-        match self.dice.below(3) {
+        let kind = self.dice.below(3);
+        self.world
+            .tell(|| ["a run is stopped", "a scrub is stopped", "runs are held for a while"][kind as usize].to_owned());
+        match kind {
             0 => self.pool.reclaiming().stop(),
             1 => self.pool.stop_scrub(),
             _ => {

@@ -76,6 +76,9 @@ fn keep_words_of_panics() {
             let place = panic.location().map(ToString::to_string).unwrap_or_default();
             let words = format!("{} ({place})", text(panic.payload()));
             // 0 is how others switch it off.
+            if !state::in_world() {
+                eprintln!("{words}");
+            }
             if std::env::var_os("RUST_BACKTRACE").is_some_and(|text| text != "0") {
                 eprintln!("{words}\n{}", std::backtrace::Backtrace::force_capture());
             }
