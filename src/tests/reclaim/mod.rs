@@ -556,3 +556,21 @@ fn a_lost_node_that_no_file_needs_is_freed() {
     assert!(!pool.core().namespace.has_losses() && !pool.core().namespace.has_doubt());
     assert_sound(&pool);
 }
+
+/// Otherwise no space would come back until the last loss is healed.
+#[test]
+fn sound_containers_are_emptied_while_something_is_lost() {
+    let site = Site::new();
+    let pool = with_losses(&site, ContainerKind::Data);
+    let all: Vec<Vec<u8>> = (0..40).map(|piece| content(100 + piece, PIECE_BYTES)).collect();
+    let kept: Vec<u8> = all.iter().step_by(2).flatten().copied().collect();
+    common::write(&pool, "all", &all.concat());
+    common::write(&pool, "kept", &kept);
+    pool.sync().expect("syncs");
+    remove(&*pool.service(), "all");
+    let report = pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+    assert!(pool.core().namespace.has_losses());
+    assert!(report.containers_freed > 5 && report.chunks_moved > 50, "{report:?}");
+    assert_eq!(report.containers_damaged, 1, "the one that has lost its chunks stays: {report:?}");
+    assert!(common::read(&pool, "kept") == Some(kept));
+}
