@@ -192,6 +192,25 @@ fn wrong_content_under_a_right_checksum_is_not_shared() {
     }
 }
 
+/// By then the index has the sound copies. The known segment still leads to the wrong ones.
+#[test]
+fn a_known_segment_whose_hints_lead_to_wrong_content_is_not_shared() {
+    for len in [200_000, 20 << 20] {
+        let data = content(2, len);
+        let device = with_file(&data);
+        falsify(&device);
+        let shifted = [&content(99, 5000)[..], &data].concat();
+        for (name, data) in [("shifted", &shifted), ("same", &data)] {
+            let pool = comparing(&device);
+            write(&pool, name, data);
+            pool.close().expect("closes");
+        }
+        let pool = open(&device, "open,sealed");
+        assert!(holds(&pool, "shifted", &shifted) && holds(&pool, "same", &data), "{len} bytes");
+        pool.close().expect("closes");
+    }
+}
+
 #[test]
 fn damaged_recipes_of_known_segments_are_healed() {
     let data = content(3, 60 << 20);

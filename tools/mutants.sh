@@ -6,14 +6,16 @@
 #
 # FOLDER: index, store, commit, reclaim, dedup, export; all by default. A fixed sample of 300 mutants of each is tried.
 # --share: the K-th of N shares of all mutants instead. --small: 5 of each folder. --skip: without the first N of each.
-# --minutes: no mutant begins later. --only: those whose names contain TEXT. --again: those that survived the last run.
+# --minutes: no mutant begins later. --only: those of all whose names contain TEXT. --again: those that survived the last
+# run.
 # --without-tests: only worlds, for mutants that the tests have met. --jobs: so many at a time, one for each processor by
 # default. --list: names; nothing is tried.
 #
 # Each mutant meets the quick tests of its crate that reach it, then 300 worlds (tests/world), then the slow tests.
 # A program of the worlds that ends without the seed that fails has noticed nothing.
-# Ends with a table, and with exit code 1 if a mutant survives that tools/mutants/accepted.txt does not name. The
-# fate of each mutant lies in target/mutants/log.tsv.
+# Ends with a table, and with exit code 1 if a mutant survives that tools/mutants/accepted.txt does not name; they are
+# printed as lines for that list. With 2 if no mutant is chosen, or the list is wrong. The fate of each mutant lies in
+# target/mutants/log.tsv.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh

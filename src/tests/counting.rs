@@ -43,7 +43,9 @@ fn containers_are_read_where_a_row_is_replayed_and_only_those_of_chunks() {
         let row = core.indexes.chunks.position().max(core.indexes.nodes.position()) + 1;
         let again = applier.apply(core.indexes.of(kind).position(), &ops, None).expect("applies");
         assert_eq!(again.changes, 0, "a row that the index holds was counted again");
-        applier.apply(row, &ops, (!is_replayed).then_some(&[])).expect("applies").changes
+        let changes = applier.apply(row, &ops, (!is_replayed).then_some(&[])).expect("applies").changes;
+        assert!(!applier.lacks.get(), "the containers are whole");
+        changes
     };
     assert_eq!(applied(ContainerKind::Data, false), 0);
     assert_eq!(applied(ContainerKind::Recipe, true), 0);

@@ -1,7 +1,7 @@
 //! Tests of whole pools that look inside. Those of `tests/` know the façade alone.
 
 #[path = "../../tests/common/mod.rs"]
-mod common;
+pub(crate) mod common;
 mod counting;
 pub(crate) mod export;
 #[path = "../../tests/common/falsify.rs"]

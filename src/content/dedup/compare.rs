@@ -26,6 +26,12 @@ use super::{Deduplicator, Pin, Section, SegmentEntry};
 use crate::containers::StreamId;
 use crate::fetch::NodeView;
 
+/// Whether a stored node is this one, and no other node of its fingerprint. Hints may differ.
+fn shows(view: &NodeView, node: &Node) -> bool {
+    let name = |child: &Child| (child.fingerprint, child.len_bytes);
+    view.level == node.level && view.children().iter().map(name).eq(node.children.iter().map(name))
+}
+
 /// Reads and compares each find, with the chain's own filter.
 pub(super) struct Comparing(pub(super) CompareFilter);
 
@@ -101,10 +107,7 @@ impl Deduplicator {
     fn stored_node(&self, node: &Node, child: &Child) -> Result<Option<Arc<NodeView>>> {
         match self.nodes.node_of(&child.fingerprint, child.hint) {
             Ok(view) => {
-                let name = |child: &Child| (child.fingerprint, child.len_bytes);
-                let same =
-                    view.level == node.level && view.children().iter().map(name).eq(node.children.iter().map(name));
-                if same {
+                if shows(&view, node) {
                     return Ok(Some(view));
                 }
                 let (fingerprint, place) = (child.fingerprint.to_string(), format!("recipe container {}", child.hint));
@@ -148,5 +151,33 @@ impl Deduplicator {
         self.log.log(LogOp::NodeMoved { fingerprint, container, len_bytes: location.len_bytes() });
         self.indexes.nodes.stage(&fingerprint, location);
         Ok((Child { hint: container, ..child }, pin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_node_of_one_fingerprint_is_not_taken_for_the_same() {
+        let child = |print: u8, len_bytes, hint| Child {
+            fingerprint: Fingerprint([print; 32]),
+            len_bytes,
+            hint: ContainerId(hint),
+        };
+        let node = |level, children: &[Child]| Node { level, children: children.to_vec() };
+        let (first, second) = (child(1, 1000, 1), child(2, 2000, 2));
+        let view = NodeView::new(node(0, &[first, second]));
+        assert!(shows(&view, &node(0, &[child(1, 1000, 7), second])));
+        for other in [
+            node(1, &[first, second]),
+            node(0, &[first, child(3, 2000, 2)]),
+            node(0, &[first, child(2, 2001, 2)]),
+            node(0, &[second, first]),
+            node(0, &[first]),
+            node(0, &[first, second, second]),
+        ] {
+            assert!(!shows(&view, &other), "{other:?}");
+        }
     }
 }

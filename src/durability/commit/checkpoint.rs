@@ -17,6 +17,11 @@ use crate::config::{CHECKPOINT_CHANGES, PENDING_CHANGES_MIN};
 /// Approximate log bytes of one change.
 const LOGGED_CHANGE_BYTES: u64 = 128;
 
+/// Returns the changes after which a checkpoint is due when the log has so many bytes: only a checkpoint trims it.
+fn changes_within(log_bytes: u64) -> u64 {
+    (log_bytes / LOGGED_CHANGE_BYTES).clamp(PENDING_CHANGES_MIN, CHECKPOINT_CHANGES)
+}
+
 /// The work of one checkpoint.
 pub(super) struct Checkpoint {
     /// The frozen index of chunks.
@@ -61,12 +66,7 @@ impl Committer {
     pub(super) fn checkpoint_if_due(&self, row: u64) -> Result<()> {
         let indexes = [&self.parts.indexes.chunks, &self.parts.indexes.nodes];
         let space = &self.parts.space;
-        let changes_max = if space.is_tight() {
-            // Only a checkpoint trims the log.
-            (space.commit_bytes() / LOGGED_CHANGE_BYTES).clamp(PENDING_CHANGES_MIN, CHECKPOINT_CHANGES)
-        } else {
-            CHECKPOINT_CHANGES
-        };
+        let changes_max = space.is_tight().then(|| space.commit_bytes()).map_or(CHECKPOINT_CHANGES, changes_within);
         let due = self.changes_since_checkpoint.load(Ordering::Relaxed) >= changes_max;
         if (due || indexes.iter().any(|index| index.wants_checkpoint())) && !self.checkpoints.is_busy() {
             self.begin_checkpoint(row)?;
@@ -86,7 +86,7 @@ impl Committer {
     /// Hands the state after `row` to the thread that writes checkpoints. Returns whether it did. It refuses while
     /// there is no space to record a doubt: the rows in a checkpoint are not counted again, so nothing would reveal the
     /// doubt a second time.
-    fn begin_checkpoint(&self, row: u64) -> Result<bool> {
+    pub(super) fn begin_checkpoint(&self, row: u64) -> Result<bool> {
         if !self.has_noted_doubt()? {
             self.is_starved.store(true, Ordering::Release);
             return Ok(false);
@@ -132,5 +132,17 @@ impl Committer {
             self.checkpoints.done(how);
             self.parts.exporter.request();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_has_little_room_is_trimmed_earlier() {
+        assert_eq!(changes_within(16 << 20), 131_072);
+        assert_eq!(changes_within(1 << 20), PENDING_CHANGES_MIN);
+        assert_eq!(changes_within(1 << 40), CHECKPOINT_CHANGES);
     }
 }

@@ -37,6 +37,8 @@ mod backlog_tests;
 mod checkpoint;
 mod checkpoint_queue;
 mod counting;
+#[cfg(test)]
+mod full_disk_tests;
 mod rounds;
 mod turns;
 

@@ -213,3 +213,33 @@ impl Committer {
         Ok(locks.iter().flat_map(|locks| locks.iter()).try_for_each(PoolLock::check)?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU64;
+
+    use dedupfs::{NoProgress, OpenOptions, Pool, format_on};
+    use dedupfs_store::device::{Device, MemoryDevice};
+    use dedupfs_store::superblock::PoolProperties;
+
+    use super::*;
+
+    /// Otherwise a file that is written for days would be lost with the power.
+    #[test]
+    fn files_that_are_open_for_long_are_looked_for_at_each_interval() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        format_on(&device, &device, b".".to_vec(), &PoolProperties::default(), (0, 0)).expect("formats");
+        let options = OpenOptions { commit_interval: Duration::from_millis(20), ..OpenOptions::default() };
+        let pool = Pool::open_on(&device, &device, Vec::new(), &options, &NoProgress).expect("opens");
+        let looked = Arc::new(AtomicU64::new(0));
+        let count = looked.clone();
+        let look = Box::new(move || _ = count.fetch_add(1, Ordering::Relaxed));
+        *pool.core().committer.before_interval.lock() = Some(look);
+        let begun = Instant::now();
+        while looked.load(Ordering::Relaxed) < 3 {
+            assert!(begun.elapsed().as_secs() < 10, "looked {looked:?} times");
+            dedupfs_sync::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

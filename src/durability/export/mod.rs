@@ -22,6 +22,8 @@
 
 mod anew;
 mod base;
+#[cfg(test)]
+mod damaged_tests;
 mod files;
 mod frames;
 #[cfg(feature = "fuzzing")]

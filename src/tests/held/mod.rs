@@ -3,6 +3,7 @@
 //!
 //! No times are measured. The file is held for as long as a test wants.
 
+mod bounds;
 mod counting;
 #[path = "../../../tests/blocked/gate.rs"]
 mod gate;

@@ -120,3 +120,28 @@ fn a_removal_that_is_refused_stops_nothing() {
     assert!(read(&pool, "kept") == Some(content(1, SMALL_BYTES)));
     assert_sound(&pool);
 }
+
+/// Their cause is known: the counts of everything else are right, so space can still be freed.
+#[test]
+fn chunks_that_a_crash_left_unreadable_are_lost_and_no_doubt() {
+    let site = Site::new();
+    let pool = site.open();
+    write(&pool, "before", &content(1, 1 << 20));
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = site.open();
+    write(&pool, "file", &content(2, 1 << 20));
+    pool.sync().expect("syncs");
+    let records = pool.core().stores.data.containers();
+    drop(pool);
+    records.iter().for_each(|record| drop(site.spoil(record)));
+    let pool = site.open();
+    assert!(pool.recovery().rows_replayed > 0);
+    let namespace = &pool.core().namespace;
+    assert!(namespace.has_losses() && !namespace.has_doubt(), "in doubt: {}", namespace.has_doubt());
+    assert!(pool.core().indexes.chunks.lost() > 50);
+    write(&pool, "again", &content(2, 1 << 20));
+    pool.sync().expect("syncs");
+    assert!(read(&pool, "file") == Some(content(2, 1 << 20)), "the next backup heals it");
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+}

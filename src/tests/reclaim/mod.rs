@@ -1,6 +1,7 @@
 //! A run of reclaiming: its choices, the order of its copies, its reads, and its end. Without a mount, over in-memory
 //! devices that count.
 
+mod before_claims;
 mod doubt;
 mod site;
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::{ReclaimOptions, Stopped};
 use dedupfs::{NoProgress, Pool, Progress};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, OperationsLog};
 
 use crate::tests::common;
 use crate::tests::common::content;
@@ -544,4 +545,36 @@ fn a_file_that_is_written_over_with_nearly_its_own_bytes_heals() {
     common::write(&pool, "file", &changed);
     pool.sync().expect("syncs");
     assert!(common::read(&pool, "file") == Some(changed));
+}
+
+/// Nobody knows its children. They are counted for nothing then, so nothing is counted down.
+#[test]
+fn a_lost_node_that_no_file_needs_is_freed() {
+    let site = Site::new();
+    let pool = with_losses(&site, ContainerKind::Recipe);
+    remove(&*pool.service(), "file");
+    let report = pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+    assert_eq!((report.nodes_freed, report.nodes_unreadable), (1, 0), "{report:?}");
+    assert_eq!(pool.core().indexes.nodes.lost(), 0);
+    pool.sync().expect("the pool works");
+    assert!(!pool.core().namespace.has_losses() && !pool.core().namespace.has_doubt());
+    assert_sound(&pool);
+}
+
+/// Otherwise no space would come back until the last loss is healed.
+#[test]
+fn sound_containers_are_emptied_while_something_is_lost() {
+    let site = Site::new();
+    let pool = with_losses(&site, ContainerKind::Data);
+    let all: Vec<Vec<u8>> = (0..40).map(|piece| content(100 + piece, PIECE_BYTES)).collect();
+    let kept: Vec<u8> = all.iter().step_by(2).flatten().copied().collect();
+    common::write(&pool, "all", &all.concat());
+    common::write(&pool, "kept", &kept);
+    pool.sync().expect("syncs");
+    remove(&*pool.service(), "all");
+    let report = pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+    assert!(pool.core().namespace.has_losses());
+    assert!(report.containers_freed > 5 && report.chunks_moved > 50, "{report:?}");
+    assert_eq!(report.containers_damaged, 1, "the one that has lost its chunks stays: {report:?}");
+    assert!(common::read(&pool, "kept") == Some(kept));
 }

@@ -13,6 +13,9 @@ use crate::folders::Suite;
 use crate::list::Mutant;
 use crate::weave::weave;
 
+/// Mutants in one build, and one more, for no mutant. `switch.rs` has as many marks.
+const MUTANTS: usize = 1 << 14;
+
 /// The reason for which a mutant is not tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
@@ -41,7 +44,7 @@ fn is_of_weaving(code: &str) -> bool {
 impl<'a> Build<'a> {
     /// Nothing is woven yet.
     pub fn new(copy: &'a Copy, mutants: &'a [Mutant]) -> Self {
-        assert!(mutants.len() < 1 << 14, "a share has fewer mutants: choose a smaller one");
+        assert!(mutants.len() < MUTANTS, "a share has fewer mutants: choose a smaller one");
         Self { copy, mutants, left: HashMap::new(), constant: HashSet::new(), marks: HashMap::new() }
     }
 

@@ -53,6 +53,7 @@ pub const FOLDERS: [Folder; 6] = [
             "tests::memory",
             // Commits export.
             "tests::export::space",
+            "durability::export::damaged_tests",
         ])],
     },
     Folder {

@@ -48,7 +48,7 @@ struct Arguments {
     /// Leave out so many of each folder, the first ones.
     #[arg(long, default_value_t = 0)]
     skip: usize,
-    /// Only mutants whose names contain this.
+    /// Only mutants whose names contain this: of all, not of the sample.
     #[arg(long)]
     only: Option<String>,
     /// Only mutants that survived the last run.
@@ -80,18 +80,25 @@ fn share(text: &str) -> Result<(usize, usize), String> {
     numbers.ok_or_else(|| "a share is K/N, with K from 1 to N".to_owned())
 }
 
+/// Returns all mutants of the folders that the arguments name.
+fn all(arguments: &Arguments, repository: &Path) -> Vec<Mutant> {
+    let is_named =
+        |folder: &Folder| arguments.folders.is_empty() || arguments.folders.iter().any(|name| name == folder.name);
+    let folders = FOLDERS.iter().enumerate().filter(|(_, folder)| is_named(folder));
+    folders.flat_map(|(index, folder)| list::of(index, folder, repository)).collect()
+}
+
 /// Returns the chosen mutants, in turns: so a run that ends early has tried as many of each folder.
-fn choose(arguments: &Arguments, repository: &Path, log: &str, rows: &mut [Row]) -> Vec<Mutant> {
+fn choose(arguments: &Arguments, all: &[Mutant], log: &str, rows: &mut [Row]) -> Vec<Mutant> {
     let survived: HashSet<&str> = report::survivors(log).collect();
     let mut mutants = Vec::<Mutant>::new();
-    for (index, folder) in FOLDERS.iter().enumerate() {
-        if !arguments.folders.is_empty() && !arguments.folders.iter().any(|name| name == folder.name) {
-            continue;
-        }
-        let mut all = list::of(index, folder, repository);
-        rows[index].all = all.len();
+    for (index, row) in rows.iter_mut().enumerate() {
+        let mut all: Vec<Mutant> = all.iter().filter(|mutant| mutant.folder == index).cloned().collect();
+        row.all = all.len();
         match arguments.share {
             Some((k, n)) => all.retain(|mutant| mutant.position % n == k - 1),
+            // These are searched for among all mutants.
+            None if arguments.only.is_some() || arguments.again => {}
             None => all.truncate(SAMPLE),
         }
         all.drain(..arguments.skip.min(all.len()));
@@ -100,7 +107,7 @@ fn choose(arguments: &Arguments, repository: &Path, log: &str, rows: &mut [Row])
         if arguments.small {
             all.truncate(SMALL);
         }
-        rows[index].chosen = all.len();
+        row.chosen = all.len();
         mutants.extend(all);
     }
     mutants.sort_by_key(|mutant| (mutant.position, mutant.folder));
@@ -116,9 +123,21 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let log = work.join("log.tsv");
-    let mut report = Report::new(accepted::read(&repository.join("tools/mutants/accepted.txt")), &log);
+    let all = all(&arguments, &repository);
+    let accepted = match accepted::read(&repository.join("tools/mutants/accepted.txt"), &all) {
+        Ok(accepted) => accepted,
+        Err(wrong) => {
+            eprintln!("tools/mutants/accepted.txt: {wrong}");
+            return ExitCode::from(2);
+        }
+    };
+    let mut report = Report::new(accepted, &log);
     let last = fs::read_to_string(&log).unwrap_or_default();
-    let mutants = choose(&arguments, &repository, &last, &mut report.rows);
+    let mutants = choose(&arguments, &all, &last, &mut report.rows);
+    if mutants.is_empty() {
+        eprintln!("no mutant is chosen by these arguments: --list tells the names");
+        return ExitCode::from(2);
+    }
     if arguments.list {
         mutants.iter().for_each(|mutant| println!("{}", mutant.key));
         return ExitCode::SUCCESS;

@@ -75,7 +75,8 @@ impl Report {
             _ if self.accepted.contains_key(&mutant.key) => row.accepted += 1,
             Fate::Survived | Fate::Unreached | Fate::Broken(_) => {
                 row.survived += 1;
-                let _ = writeln!(self.survivors, "{} ({fate:?})", mutant.key);
+                // Lines for the list of accepted mutants, where the reason is still missing.
+                let _ = writeln!(self.survivors, "# {fate:?}\n{} # ", mutant.key);
             }
         }
         self.note(mutant, &format!("{fate:?}"));
@@ -103,7 +104,11 @@ impl Report {
         }
         println!("{} mutants in {seconds:.0} s", self.rows.iter().map(|row| row.run).sum::<usize>());
         if !self.survivors.is_empty() {
-            print!("nothing notices these, and tools/mutants/accepted.txt does not name them:\n{}", self.survivors);
+            print!(
+                "nothing notices these, and tools/mutants/accepted.txt does not name them: they need a test, or a line there \
+                 with a reason\n{}",
+                self.survivors
+            );
         }
         self.survivors.is_empty()
     }

@@ -7,7 +7,9 @@ pub mod mutant {
 
     static ACTIVE: OnceLock<u32> = OnceLock::new();
     static SEEN: OnceLock<Option<std::fs::File>> = OnceLock::new();
-    static MARKS: [AtomicBool; 1 << 14] = [const { AtomicBool::new(false) }; 1 << 14];
+    /// As in `build.rs`: one mark for each mutant of a build, by its number.
+    const MUTANTS: usize = 1 << 14;
+    static MARKS: [AtomicBool; MUTANTS] = [const { AtomicBool::new(false) }; MUTANTS];
 
     /// Whether this process runs the mutant of this number.
     pub fn is(number: u32) -> bool {

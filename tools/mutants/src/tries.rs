@@ -212,9 +212,11 @@ fn end_of_worlds(code: Option<i32>, told: &str, is_late: bool) -> End {
         (Some(3), None) if is_stuck => End::TimedOut,
         _ if is_late => End::TimedOut,
         _ => {
-            let seeds = told.lines().filter(|line| *line == "seed").count();
+            // Seeds begin with 0, and each is told when it begins.
+            let seed = told.lines().filter(|line| *line == "seed").count().checked_sub(1);
             let code = code.map_or("a signal".to_owned(), |code| code.to_string());
-            End::Broken(format!("the worlds end with {code} in seed number {seeds}"))
+            let at = seed.map_or("before the first seed".to_owned(), |seed| format!("in seed {seed}"));
+            End::Broken(format!("the worlds end with {code} {at}"))
         }
     }
 }
@@ -242,5 +244,8 @@ mod tests {
         assert!(broken(Some(0), ""));
         assert!(broken(Some(1), "seed\ntried 7\n"));
         assert!(broken(Some(3), "seed\n"));
+        let told = |told| end_of_worlds(Some(101), told, false);
+        assert_eq!(told("seed\nseed\n"), End::Broken("the worlds end with 101 in seed 1".to_owned()));
+        assert_eq!(told(""), End::Broken("the worlds end with 101 before the first seed".to_owned()));
     }
 }
