@@ -237,6 +237,12 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, forced: bool) -> Result
         Err(error @ StoreError::Unsupported { .. }) => return Err(error.into()),
         _ => {}
     }
+    if let Some(other) = Superblock::salvage(meta, Role::Data).ok().filter(|other| other.pool != of_data.pool) {
+        return usage(format!(
+            "{place} is the data root of another pool, {}: name an empty or new directory",
+            other.pool
+        ));
+    }
     if !forced && meta.exists(Role::Meta.file_name())? && meta.exists(NAMESPACE_FILE)? {
         return usage(format!(
             "{place} has a meta root, which knows more than the data root: try `dedupfs mount` and `dedupfs fsck` first. If it \

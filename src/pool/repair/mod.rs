@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace as namespace;
+use dedupfs_namespace::NAMESPACE_FILE;
 use dedupfs_service::Timestamp;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, FileDevice, PoolLock};
@@ -83,7 +84,14 @@ pub fn repair_at(
             let name = root.as_os_str().as_bytes().to_vec();
             (root, name)
         }
-        (Err(_), None) if meta_device.exists(Role::Data.file_name())? => (meta.to_owned(), b".".to_vec()),
+        (Err(_), None) if meta_device.exists(Role::Data.file_name())? => {
+            if !meta_device.exists(NAMESPACE_FILE)? {
+                let shown = meta.display();
+                let advice = "name the meta root; if that is lost, `dedupfs recover` makes a new one";
+                return Err(StoreError::Usage(format!("{shown} is a data root, and has no namespace: {advice}")).into());
+            }
+            (meta.to_owned(), b".".to_vec())
+        }
         (Err(error), None) => {
             let message = format!("{error}; if the pool has a data root of its own, say where it is with `--data DIR`");
             return Err(StoreError::Usage(message).into());

@@ -194,7 +194,10 @@ fn regression_a_rebuild_without_recipes_frees_nothing_that_a_recovery_needs() {
     for record in records {
         let at = u64::from(record.address.slot) * u64::from(properties().container_bytes);
         let path = format!("recipes/{:06}.slots", record.address.file);
-        meta.open(&path, OpenMode::Write).expect("opens").write_at(&vec![0xa5; record.used_bytes as usize], at).expect("writes");
+        meta.open(&path, OpenMode::Write)
+            .expect("opens")
+            .write_at(&vec![0xa5; record.used_bytes as usize], at)
+            .expect("writes");
     }
     let options = PoolOptions { rebuild_index: true, ..PoolOptions::default() };
     let rebuild = || Pool::open_on(&shared(&meta), &shared(&data), Vec::new(), &options, &NoProgress).expect("opens");

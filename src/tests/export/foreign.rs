@@ -1,12 +1,16 @@
 //! Roots of two pools that an operator mixes up: nothing of either pool is changed.
 
-use dedupfs::repair::{RepairOptions, repair_on};
-use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool};
-use dedupfs_store::device::{Device, MemoryDevice};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use dedupfs::repair::{RepairOptions, repair_at, repair_on};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs_store::device::{Device, FileDevice, MemoryDevice};
+use dedupfs_store::superblock::PoolProperties;
 
 use crate::tests::common::{content, write};
 use crate::tests::export::less::{damage, everything};
-use crate::tests::export::site::{findings, open, picture, shared, try_open, with_empty_base};
+use crate::tests::export::site::{findings, open, picture, recover_how, shared, try_open, with_empty_base};
 
 /// Makes a pool with this many files.
 fn pool_of(first: u64, files: u64) -> (MemoryDevice, MemoryDevice) {
@@ -92,4 +96,30 @@ fn regression_a_data_root_with_the_export_of_another_pool_is_refused() {
         data_a.replace_file("export", &path["export/".len()..], &own).expect("writes");
         assert_eq!(findings(&try_open(&shared(&meta_a), &shared(&data_a)).expect("opens")), [""; 0]);
     }
+}
+
+/// The meta root of one pool was written into the data root of the other, and neither could be used beside the other.
+#[test]
+fn regression_a_recovery_into_the_data_root_of_another_pool_is_refused() {
+    let ((_, data_a), (_, data_b)) = (pool_of(100, 2), pool_of(500, 2));
+    let before = [everything(&data_a), everything(&data_b)];
+    for forced in [false, true] {
+        let error = recover_how(&data_b, shared(&data_a), forced).expect_err("is refused").to_string();
+        assert!(error.contains("data root of another pool"), "{error}");
+    }
+    assert!([everything(&data_a), everything(&data_b)] == before);
+}
+
+/// The advice was to recover, though the meta root was sound: only the wrong directory was named.
+#[test]
+fn regression_a_data_root_is_not_repaired_as_a_pool_of_one_root() {
+    let (meta, data) = (tempfile::tempdir().expect("a directory"), tempfile::tempdir().expect("a directory"));
+    let devices =
+        [&meta, &data].map(|root| -> Arc<dyn Device> { Arc::new(FileDevice::open(root.path()).expect("opens")) });
+    let data_root = data.path().as_os_str().as_bytes().to_vec();
+    format_on(&devices[0], &devices[1], data_root, &PoolProperties::default(), (0, 0)).expect("formats");
+    let how = RepairOptions { apply: true, ..RepairOptions::default() };
+    let error = repair_at(data.path(), None, &how, &PoolOptions::default(), &NoProgress).expect_err("is refused");
+    assert!(error.to_string().contains("name the meta root"), "{error}");
+    repair_at(meta.path(), None, &how, &PoolOptions::default(), &NoProgress).expect("is sound");
 }
