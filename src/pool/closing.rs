@@ -56,24 +56,26 @@ impl Pool {
         let (core, committer) = (&self.core, &self.core.committer);
         core.stores.data.seal_all();
         core.stores.recipes.seal_all();
-        match committer.checkpoint() {
+        let outcome = match committer.checkpoint() {
             // This last round trims the log.
             Ok(_) => committer
                 .settle()
                 .and_then(|()| committer.export())
                 .and_then(|()| committer.settle())
-                .and_then(|()| core.exporter.sync_note())
-                .inspect(|()| core.stores.data.sync_given_back()),
-            Err(error) => committer.commit().and(if error.is_no_space() {
+                .and_then(|()| core.exporter.sync_note()),
+            Err(error) => {
+                committer.commit()?;
+                if !error.is_no_space() {
+                    return Err(error);
+                }
                 tracing::warn!(
                     "no room to close the pool in order: all written data is durable, and the next mount counts the end of the \
                      log anew, once there is room for that"
                 );
                 Ok(())
-            } else {
-                Err(error)
-            }),
-        }
+            }
+        };
+        outcome.inspect(|()| core.stores.data.sync_given_back())
     }
 
     /// Makes the pool read-only for a while. On return everything is durable, and nothing is written until

@@ -163,5 +163,8 @@ pub(crate) fn nothing_to_stop(pool: &Path, then: &str) -> Failure {
 }
 
 pub(crate) fn close(pool: &Pool) -> Result<(), Failure> {
-    pool.close().map_err(|error| Failure::from(error).while_trying("cannot close the pool"))
+    pool.close().map_err(|error| {
+        Failure::from(error)
+            .while_trying("cannot close the pool in order: what was synced is durable, what was not may be lost")
+    })
 }

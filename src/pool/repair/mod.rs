@@ -25,6 +25,7 @@ use dedupfs_store::device::{Device, FileDevice, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 
 use self::superblocks::{check_is_data_root, restore_superblocks};
+use crate::durability::export::ExportCheck;
 use crate::pool::socket::claim;
 use crate::pool::{OpenOptions, Pool, UnrecoveredPool, missing_data_root, overlays, relative_or_absolute};
 use crate::progress::Progress;
@@ -115,10 +116,18 @@ fn data_root_of(meta: &Path, superblock: &Superblock, data: &Path) -> Result<(Pa
     if is_same(&named, &absolute) {
         return Ok((named, superblock.data_root.clone()));
     }
-    let there = FileDevice::open(&named).and_then(|device| Superblock::read(&device, Role::Data));
-    if there.is_ok_and(|there| there.pool == superblock.pool) {
+    let is_of_pool = |root: &Path| {
+        let found = FileDevice::open(root).and_then(|device| Superblock::read(&device, Role::Data));
+        found.is_ok_and(|found| found.pool == superblock.pool)
+    };
+    if is_of_pool(&named) {
+        let what = if is_of_pool(data) {
+            "is another copy, which may be older"
+        } else {
+            "is not: leave `--data` out, or name that"
+        };
         return Err(StoreError::Usage(format!(
-            "the pool's data root is {}, where it should be: {} is another copy, which may be older",
+            "the pool's data root is {}, where it should be: {} {what}",
             named.display(),
             data.display()
         ))
@@ -240,10 +249,16 @@ fn check_and_quarantine(
     let mut found = pool.check(&options, progress)?;
     // Opening for writing may have rewritten it by now.
     if let Some(export) = found.export.as_mut().filter(|export| !export.is_sound()) {
-        plan.push(format!("write the export on the data root anew: {}", export.findings.join("; ")));
-        if how.apply && export.is_bad() {
-            pool.core().exporter.renew(export)?;
+        let line = format!("write the export on the data root anew: {}", export.findings.join("; "));
+        if how.apply {
+            if export.is_bad() {
+                pool.core().exporter.renew(export)?;
+            }
             found = pool.check(&options, progress)?;
+        }
+        // Without room for it there is none, and the report says so.
+        if !how.apply || found.export.as_ref().is_none_or(ExportCheck::is_sound) {
+            plan.push(line);
         }
     }
     if found.bad_copies == 0 {

@@ -1,14 +1,18 @@
 //! A data root without space: reclaiming comes before the possibility of a recovery.
 
+use std::sync::Arc;
+
 use dedupfs::export::CopyDepth;
+use dedupfs::repair::{RepairOptions, repair_on};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions};
 use dedupfs_service::{FileService as _, ROOT_INO};
 use dedupfs_store::device::Device;
-use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 
 use crate::config::EXPORT_FAILURES_MAX;
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    exported_on_failing, findings, formatted, open, picture, reclaim, recover, try_recover, with_empty_base,
+    exported_on_failing, findings, formatted, open, picture, reclaim, recover, shared, try_recover, with_empty_base,
 };
 
 #[test]
@@ -117,6 +121,31 @@ fn regression_containers_that_no_export_names_make_room_on_a_full_disk() {
     pool.core().committer.export().expect("frees");
     assert!(data.used_bytes() < full_bytes / 2, "{} of {full_bytes} bytes are left", data.used_bytes());
     assert!(data.exists("export/current").expect("tells"), "it counts no more");
+}
+
+/// It said that the export was written, and beside that there is none.
+#[test]
+fn regression_a_repair_without_room_does_not_say_that_it_wrote_the_export() {
+    for has_room in [false, true] {
+        let (meta, data) = with_empty_base();
+        let pool = open(&meta, &data);
+        write(&pool, "file", &content(1, 100_000));
+        pool.close().expect("closes");
+        drop(pool);
+        data.remove("export/current").expect("removes");
+        let faulty = FaultyDevice::over_memory(&data);
+        if !has_room {
+            faulty.add(FaultPlan::new(Fault::NoSpace, 0).path_contains("export/base-").lasting());
+        }
+        let (how, device) =
+            (RepairOptions { apply: true, ..RepairOptions::default() }, Arc::new(faulty) as Arc<dyn Device>);
+        let report = repair_on(&shared(&meta), &device, b"elsewhere", &how, &PoolOptions::default(), &NoProgress);
+        let report = report.expect("repairs");
+        let is_written = report.plan.iter().any(|line| line.contains("write the export"));
+        let export = report.check.as_ref().and_then(|check| check.export.as_ref()).expect("is checked");
+        assert_eq!(export.is_sound(), has_room, "{report:?}");
+        assert!(has_room || !is_written, "{report:?}");
+    }
 }
 
 /// The log is no shorter afterwards, and the export that counts goes on.
