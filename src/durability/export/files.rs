@@ -163,13 +163,21 @@ fn read_small<T>(
     decode: impl FnOnce(u16, &mut ByteReader<'_>) -> Result<T>,
 ) -> Result<Option<T>> {
     let path = format!("{DIRECTORY}/{name}");
-    let bytes = match device.read_file(&path, SMALL_BYTES_MAX as u64) {
-        Err(StoreError::NotFound { .. }) => return Ok(None),
-        bytes => bytes?,
-    };
     let expect = Expect { kind, pool: Some(pool), owner: Some(0) };
-    let frame = decode_frame(&path, &bytes, &expect, SMALL_BYTES_MAX)
-        .map_err(|error| of_another_pool(device, &path, &bytes, pool).unwrap_or(error))?;
+    let read = || {
+        let bytes = device.read_file(&path, SMALL_BYTES_MAX as u64)?;
+        match decode_frame(&path, &bytes, &expect, SMALL_BYTES_MAX) {
+            Err(error) => Err(of_another_pool(device, &path, &bytes, pool).unwrap_or(error)),
+            Ok(_) => Ok(bytes),
+        }
+    };
+    // What follows from a damaged file lasts: the disk is asked again.
+    let bytes =
+        match read().or_else(|error| if matches!(error, StoreError::Corrupt { .. }) { read() } else { Err(error) }) {
+            Err(StoreError::NotFound { .. }) => return Ok(None),
+            bytes => bytes?,
+        };
+    let frame = decode_frame(&path, &bytes, &expect, SMALL_BYTES_MAX)?;
     let mut reader = ByteReader::new(frame.meta, &path);
     let version = reader.u16()?;
     if !(VERSION..=version_max).contains(&version) {

@@ -228,10 +228,11 @@ mod tests {
     #[test]
     fn regression_nothing_is_kept_because_the_disk_failed_once() {
         let (device, pool) = owned(false);
-        for read in 0..2 {
+        for (fault, read) in [(Fault::Io, 0), (Fault::Io, 1), (Fault::ShortRead, 0), (Fault::ShortRead, 1)] {
             let faulty = FaultyDevice::over_memory(&device);
-            faulty.add(FaultPlan::new(Fault::Io, read).on(&[Operation::Read]));
-            assert!(!matches!(kept(&faulty, &pool, true), Ok(Kept::Unknown | Kept::Slots(_))), "read {read}");
+            faulty.add(FaultPlan::new(fault, read).on(&[Operation::Read]));
+            let kept = kept(&faulty, &pool, true);
+            assert!(!matches!(kept, Ok(Kept::Unknown | Kept::Slots(_))), "{fault:?} of read {read}");
         }
     }
 
