@@ -195,8 +195,8 @@ fn of_another_pool(device: &dyn Device, path: &str, bytes: &[u8], pool: &PoolId)
     let place = device.describe();
     (other != *pool).then(|| {
         StoreError::Usage(format!(
-            "{place} seems to be the data root of another pool: {path} there is of pool {other}, and not of {pool}. Nothing was \
-             changed. Use the pool's own data root; if only this file came from there, move it away"
+            "{place} seems to be the data root of another pool: {path} there is of pool {other}, and not of {pool}; nothing was \
+             changed; use the pool's own data root, or, if only this file came from there, move it away"
         ))
     })
 }
