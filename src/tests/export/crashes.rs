@@ -15,8 +15,8 @@ use dedupfs_store::device::{Device, DeviceFile, Entry, MemoryDevice, OpenMode, S
 use crate::tests::common::{content, read, write};
 use crate::tests::export::less::log_of;
 use crate::tests::export::site::{
-    Picture, Random, findings, force_recover, formatted, open, picture, reclaim, recover, shared, step, try_open,
-    with_empty_base,
+    Picture, Random, assert_recovers, findings, force_recover, formatted, open, picture, reclaim, recover, shared,
+    step, try_open, with_empty_base,
 };
 
 /// The data device at one moment.
@@ -375,11 +375,7 @@ fn regression_a_group_that_a_failed_sync_lost_is_not_believed_by_the_next_proces
     drop(pool);
     let pool = open(&meta, &data);
     write(&pool, "third", &content(3, 1000));
-    let before = picture(&pool);
-    pool.close().expect("closes");
-    drop(pool);
-    let (meta, _) = recover(&data);
-    assert!(picture(&open(&meta, &data)) == before);
+    assert_recovers(&data, pool);
 }
 
 /// The meta root has everything: such a log must not keep the pool away.

@@ -1,16 +1,14 @@
 //! A data root that fails under the export: the pool goes on, and the export is made anew where possible.
 
-use std::sync::Arc;
-
 use dedupfs::Pool;
 use dedupfs::export::CopyDepth;
 use dedupfs_service::{FileService, ROOT_INO};
+use dedupfs_store::device::Device;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, Operation};
-use dedupfs_store::device::{Device, MemoryDevice};
 
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    exported_on_failing, findings, force_recover, open, picture, reclaim, recover, try_recover,
+    assert_recovers, exported_on_failing, force_recover, open, picture, reclaim, try_recover,
 };
 
 /// Changes names, recipes and containers, exports, and reclaims.
@@ -21,18 +19,6 @@ fn change(pool: &Pool, round: u64) {
     pool.core().committer.export().expect("an export that fails is no failure of the pool");
     reclaim(pool);
     assert!(pool.core().committer.failure().is_none(), "{:?}", pool.core().committer.failure());
-}
-
-/// Checks that the data root alone gives back the pool as it was when it was closed.
-fn assert_recovers(data: &MemoryDevice, pool: Arc<Pool>) {
-    let before = picture(&pool);
-    pool.close().expect("closes");
-    drop(pool);
-    let (meta, report) = recover(data);
-    assert_eq!(report.rebuilt.missing, 0);
-    let pool = open(&meta, data);
-    assert!(picture(&pool) == before, "something else is recovered");
-    assert_eq!(findings(&pool), Vec::<String>::new());
 }
 
 /// One wrong answer that a file of the export is missing made the pool read-only.

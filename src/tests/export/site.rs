@@ -124,6 +124,18 @@ pub fn recover(data: &MemoryDevice) -> (MemoryDevice, RecoverReport) {
     try_recover(data).expect("recovers")
 }
 
+/// Checks that the data root alone gives back the pool as it was when it was closed.
+pub fn assert_recovers(data: &MemoryDevice, pool: Arc<Pool>) {
+    let before = picture(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let (meta, report) = recover(data);
+    assert_eq!(report.rebuilt.missing, 0);
+    let pool = open(&meta, data);
+    assert!(picture(&pool) == before, "something else is recovered");
+    assert_eq!(findings(&pool), Vec::<String>::new());
+}
+
 pub fn reclaim(pool: &Pool) {
     pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
 }

@@ -12,7 +12,8 @@ use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use crate::config::EXPORT_FAILURES_MAX;
 use crate::tests::common::{content, read, write};
 use crate::tests::export::site::{
-    exported_on_failing, findings, formatted, open, picture, reclaim, recover, shared, try_recover, with_empty_base,
+    assert_recovers, exported_on_failing, findings, formatted, open, picture, reclaim, recover, shared, try_recover,
+    with_empty_base,
 };
 
 #[test]
@@ -92,11 +93,7 @@ fn regression_an_idle_pool_on_a_full_disk_keeps_its_export() {
     }
     assert!(data.exists("export/current").expect("tells"), "it counts no more");
     data.set_capacity(u64::MAX / 2);
-    let before = picture(&pool);
-    pool.close().expect("closes");
-    drop(pool);
-    let (meta, _) = recover(&data);
-    assert!(picture(&open(&meta, &data)) == before);
+    assert_recovers(&data, pool);
 }
 
 /// A killed process had exported that the containers leave, and had not freed them yet.
