@@ -1,4 +1,4 @@
-//! The export is held, and notes of it outlive a commit that fails.
+//! The export is held, and copies of recipes stay as long as an export names them.
 
 use std::sync::Arc;
 
