@@ -12,9 +12,11 @@ mod error;
 mod fingerprint;
 pub mod frame;
 mod id;
+pub mod node;
 mod operations;
 pub mod recipe;
 pub mod superblock;
+pub mod tree;
 pub mod waiting;
 
 pub use container::record::ContainerRecord;

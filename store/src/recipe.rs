@@ -22,13 +22,16 @@ use crate::codec::{ByteReader, ByteWriter, checksum};
 use crate::device::FILE_BYTES_MAX;
 use crate::error::{Result, StoreError};
 use crate::fingerprint::{FINGERPRINT_BYTES, Fingerprint};
-use crate::id::ContainerId;
+use crate::id::{ContainerId, ContainerKind};
 
 /// Most children of a node. The chunker of recipes cuts nodes of far fewer (hundreds).
 pub(crate) const NODE_CHILDREN_MAX: usize = 65_536;
 
 /// Highest level of a node. Even with two children per node, this is far more than any file needs.
 pub(crate) const LEVEL_MAX: u8 = 8;
+
+/// Levels of tree nodes (`tree`), so that a level tells recipe nodes and tree nodes apart.
+pub(crate) const TREE_LEVELS: std::ops::RangeInclusive<u8> = 16..=31;
 
 const NODE: &str = "recipe node";
 const NODE_VERSION: u8 = 1;
@@ -40,19 +43,55 @@ const IDENTITY_TAG: &[u8] = b"dedupfs recipe node v1\0";
 pub struct Child {
     /// Fingerprint of the chunk or node; [`Fingerprint::ZERO`] for a run of zeros.
     pub fingerprint: Fingerprint,
-    /// Number of file bytes that the child stands for.
+    /// Number of file bytes that the child stands for. Of a tree node: the number of its entries.
     pub len_bytes: u64,
     /// The container where it was last seen; [`ContainerId::NONE`] if unknown, and for runs of zeros.
     pub hint: ContainerId,
 }
 
 impl Child {
-    const fn zero(len_bytes: u64) -> Self {
+    pub(crate) const fn zero(len_bytes: u64) -> Self {
         Self { fingerprint: Fingerprint::ZERO, len_bytes, hint: ContainerId::NONE }
     }
 
-    fn is_zero(&self) -> bool {
+    pub(crate) fn is_zero(&self) -> bool {
         self.fingerprint.is_zero()
+    }
+}
+
+/// A stored chunk or node that a root or a node names. Runs of zeros are none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Reference {
+    /// A chunk; its hint names a data container.
+    Chunk(Child),
+    /// A recipe node or tree node; its hint names a recipe container.
+    Node {
+        /// Level of the node.
+        level: u8,
+        /// The node.
+        child: Child,
+    },
+}
+
+impl Reference {
+    /// The fingerprint of the chunk or node.
+    pub const fn fingerprint(&self) -> Fingerprint {
+        self.child().fingerprint
+    }
+
+    /// The chunk or node.
+    pub const fn child(&self) -> &Child {
+        match self {
+            Self::Chunk(child) | Self::Node { child, .. } => child,
+        }
+    }
+
+    /// The kind of container that has it.
+    pub const fn kind(&self) -> ContainerKind {
+        match self {
+            Self::Chunk(_) => ContainerKind::Data,
+            Self::Node { .. } => ContainerKind::Recipe,
+        }
     }
 }
 
@@ -97,6 +136,14 @@ impl Node {
         check_level(NODE, self.level)?;
         check_child_count(self.children.len())?;
         self.len_bytes().map(drop)
+    }
+
+    /// The stored chunks and nodes among the children, in order.
+    pub fn references(&self) -> impl Iterator<Item = Reference> {
+        self.children.iter().filter(|child| !child.is_zero()).map(|&child| match self.level.checked_sub(1) {
+            None => Reference::Chunk(child),
+            Some(level) => Reference::Node { level, child },
+        })
     }
 
     /// Encodes the node. The hint of a run of zeros is dropped.
@@ -227,6 +274,13 @@ pub enum Root {
         /// The root node; its hint names a recipe container.
         child: Child,
     },
+    /// A tree node. Its inode or directory entry is a frozen tree and no file.
+    Tree {
+        /// Level of the tree node.
+        level: u8,
+        /// The tree node; its length is its number of entries.
+        child: Child,
+    },
 }
 
 impl Root {
@@ -234,11 +288,21 @@ impl Root {
     const ZERO: u8 = 1;
     const CHUNK: u8 = 2;
     const NODE: u8 = 3;
+    const TREE: u8 = 4;
 
-    /// Length of the file in bytes.
+    /// The stored chunk or node that the root names.
+    pub const fn reference(&self) -> Option<Reference> {
+        match *self {
+            Self::Empty | Self::Zero { .. } => None,
+            Self::Chunk(child) => Some(Reference::Chunk(child)),
+            Self::Node { level, child } | Self::Tree { level, child } => Some(Reference::Node { level, child }),
+        }
+    }
+
+    /// Length of the file in bytes; 0 for a frozen tree.
     pub const fn len_bytes(&self) -> u64 {
         match self {
-            Self::Empty => 0,
+            Self::Empty | Self::Tree { .. } => 0,
             Self::Zero { len_bytes } => *len_bytes,
             Self::Chunk(child) | Self::Node { child, .. } => child.len_bytes,
         }
@@ -250,7 +314,7 @@ impl Root {
         match self {
             Self::Empty => Ok(()),
             Self::Zero { len_bytes } => check_len(WHAT, *len_bytes),
-            Self::Chunk(child) | Self::Node { child, .. } if child.is_zero() => {
+            Self::Chunk(child) | Self::Node { child, .. } | Self::Tree { child, .. } if child.is_zero() => {
                 Err(StoreError::corrupt(WHAT, "the fingerprint of a chunk or node", "zeros"))
             }
             Self::Chunk(child) => check_len(WHAT, child.len_bytes),
@@ -258,6 +322,10 @@ impl Root {
                 check_level(WHAT, *level)?;
                 check_len(WHAT, child.len_bytes)
             }
+            Self::Tree { level, .. } if !TREE_LEVELS.contains(level) => {
+                Err(StoreError::corrupt(WHAT, "the level of a tree node, 16 to 31", level))
+            }
+            Self::Tree { child, .. } => check_len(WHAT, child.len_bytes),
         }
     }
 
@@ -282,8 +350,8 @@ impl Root {
                 writer.u8(Self::CHUNK);
                 write_child(writer, child);
             }
-            Self::Node { level, child } => {
-                writer.u8(Self::NODE);
+            Self::Node { level, child } | Self::Tree { level, child } => {
+                writer.u8(if matches!(self, Self::Node { .. }) { Self::NODE } else { Self::TREE });
                 writer.u8(*level);
                 write_child(writer, child);
             }
@@ -304,7 +372,8 @@ impl Root {
             Self::ZERO => Self::Zero { len_bytes: reader.u64()? },
             Self::CHUNK => Self::Chunk(read_child(reader)?),
             Self::NODE => Self::Node { level: reader.u8()?, child: read_child(reader)? },
-            tag => return Err(reader.corrupt("a file root (tag 0 to 3)", tag)),
+            Self::TREE => Self::Tree { level: reader.u8()?, child: read_child(reader)? },
+            tag => return Err(reader.corrupt("a file root (tag 0 to 4)", tag)),
         };
         let found = root_check(reader.since(start));
         let expected = reader.u32()?;

@@ -165,7 +165,7 @@ fn senseless_roots_with_good_checksums_are_refused() {
         let message = decode_root(&bytes).unwrap_err().to_string();
         assert!(message.contains(reason), "{message}");
     };
-    refused(&[4], "tag");
+    refused(&[5], "tag");
     refused(&[1, 0, 0, 0, 0, 0, 0, 0, 0], "length of 1");
     refused(&[&[2][..], &[0; 32], &[1; 16]].concat(), "zeros");
     refused(&[&[3, 9][..], &[1; 48]].concat(), "level");
