@@ -16,6 +16,9 @@ pub enum ReadOnly {
     /// It was opened read-only.
     #[error("it was mounted so")]
     Mounted,
+    /// It lies in a version.
+    #[error("a version never changes. `dedupfs forget` removes it, `dedupfs thaw` makes a copy that can be changed")]
+    Frozen,
     /// It was opened read-only, so a remount cannot make it writable.
     #[error("it was mounted so, and is recovered in memory only. Unmount it, and mount it for writing")]
     RecoveredInMemory,

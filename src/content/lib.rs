@@ -25,8 +25,8 @@ pub use chunker::{Chunker, chunker};
 pub use containers::{
     ContainerOptions, ContainerStore, Extended, Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
 };
-pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded};
-pub use fetch::{Fetcher, NodeReader};
+pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded, Pin, Section};
+pub use fetch::{AnyView, Fetcher, NodeReader, NodeView};
 pub use file::{FileBody, FileContext, ReadAhead};
 pub use fingerprint::Fingerprinter;
 pub use ingest::{BatchPool, IngestContext};

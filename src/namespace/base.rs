@@ -17,7 +17,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_service::Ino;
 use dedupfs_store::device::DeviceFile;
 use dedupfs_store::{ContainerId, ContainerRecord, StoreError};
-use redb::{Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTableMetadata};
+use redb::{Builder, Database, ReadOnlyTable, ReadTransaction, ReadableDatabase, ReadableTable, ReadableTableMetadata};
 
 use super::backend::{DeviceBackend, Health, Session};
 use super::changes::ExportMark;
@@ -198,6 +198,12 @@ impl Snapshot {
         Ok(())
     }
 
+    /// Returns the greatest inode number; 0 if there is none.
+    pub(super) fn last_ino(&self) -> Result<Ino> {
+        let last = ReadableTable::last(&self.tables.inodes).map_err(|error| self.explain(error))?;
+        Ok(last.map_or(0, |(ino, _)| ino.value()))
+    }
+
     /// Returns the number of entries and the number of places in the order. They must be equal.
     pub(super) fn entry_counts(&self) -> Result<(u64, u64)> {
         let entries = self.tables.entries.len().map_err(|error| self.explain(error))?;
@@ -263,6 +269,7 @@ impl Store {
             has_losses: false,
             has_doubt: false,
             index_side: IndexSide::A,
+            has_versions: false,
             next_ino: 0,
             next_cookie: 0,
             writer_epoch: 0,

@@ -103,6 +103,7 @@ impl Namespace {
             has_losses: self.has_losses(),
             has_doubt: self.has_doubt(),
             index_side: store.header.index_side,
+            has_versions: store.header.has_versions,
             trimmed_through: store.header.trimmed_through.max(input.trim_log_through),
             next_ino: self.next_ino.load(Ordering::Relaxed),
             next_cookie: self.next_cookie.load(Ordering::Relaxed),

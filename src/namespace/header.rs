@@ -1,4 +1,5 @@
-//! The facts about a whole pool that the namespace keeps in its header: losses, doubt of counts, the side of the indexes.
+//! The facts about a whole pool that the namespace keeps in its header: losses, doubt of counts, the side of the indexes,
+//! versions.
 
 use std::sync::atomic::Ordering;
 
@@ -55,7 +56,7 @@ impl Namespace {
         })
     }
 
-    fn change_header(&self, change: impl FnOnce(&mut Header)) -> Result<()> {
+    pub(super) fn change_header(&self, change: impl FnOnce(&mut Header)) -> Result<()> {
         let mut store = self.store.lock();
         self.health.check()?;
         if store.database.is_none() || store.session.is_failed() {
@@ -70,6 +71,7 @@ impl Namespace {
         self.has_losses.store(header.has_losses, Ordering::Relaxed);
         self.has_doubt.store(header.has_doubt, Ordering::Relaxed);
         self.is_side_b.store(header.index_side == IndexSide::B, Ordering::Relaxed);
+        self.has_versions.store(header.has_versions, Ordering::Relaxed);
         Ok(())
     }
 }

@@ -59,6 +59,7 @@ mod tables;
 mod tests;
 mod totals;
 mod verified;
+mod versions;
 mod view;
 
 use std::sync::Arc;
@@ -90,6 +91,10 @@ pub use self::repair::{NamespaceRepair, repair};
 pub use self::restore::Restorer;
 pub use self::tables::IndexSide;
 pub use self::totals::Totals;
+pub use self::versions::{
+    FIRST_LINKED_PLACE, FIRST_VERSION, NewVersion, PLACE_BITS, RECORD_PREFIX, VERSION_RECORD, is_frozen, place_of,
+    version_of,
+};
 
 /// The namespace's file on the meta root.
 pub const NAMESPACE_FILE: &str = "namespace.redb";
@@ -134,10 +139,13 @@ pub struct Namespace {
     /// Committed inodes. An inode that a generation knows is never looked up here.
     cache: Cache<Ino, Arc<Inode>, InodeWeighter>,
     next_ino: AtomicU64,
+    /// Inode number of the next version.
+    next_version: AtomicU64,
     next_cookie: AtomicU64,
     has_losses: AtomicBool,
     has_doubt: AtomicBool,
     is_side_b: AtomicBool,
+    has_versions: AtomicBool,
     writer_epoch: AtomicU32,
     next_container_sequence: AtomicU64,
     logged_changes: AtomicU64,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_base::{EngineError, Result};
+use dedupfs_base::{EngineError, ReadOnly, Result};
 use dedupfs_service::{FileKind, Ino, InodeFlags, Timestamp};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::waiting;
@@ -11,6 +11,7 @@ use dedupfs_sync::MutexGuard;
 
 use super::draft::Draft;
 use super::inode::{Entry, Inode};
+use super::versions::{FIRST_VERSION, is_frozen};
 use super::{LINKS_MAX, NAME_BYTES_MAX, Namespace, SYMLINK_BYTES_MAX, attributes};
 
 /// The inode that [`Namespace::make`] creates. Mode and group are final: the caller has applied umask, ACLs and setgid.
@@ -105,6 +106,9 @@ impl Namespace {
     pub fn make(&self, parent: Ino, name: &[u8], new: &NewInode) -> Result<Inode> {
         check_name(name)?;
         check_new(new)?;
+        if self.next_ino.load(Ordering::Relaxed) >= FIRST_VERSION - 1 {
+            return Err(EngineError::Invalid("all inode numbers are used up: copy the pool into a new one"));
+        }
         let (_lock, mut draft) = self.begin()?;
         let directory = draft.directory(parent)?;
         if self.entry(parent, name)?.is_some() {
@@ -140,6 +144,9 @@ impl Namespace {
             return Err(EngineError::Exists);
         }
         directory.check_takes_entries()?;
+        if is_frozen(ino) {
+            return Err(ReadOnly::Frozen.into());
+        }
         let inode = draft.inode(ino)?;
         match inode {
             Inode { kind: FileKind::Directory, .. } => return Err(EngineError::NotPermitted),
@@ -165,6 +172,7 @@ impl Namespace {
     pub fn unlink(&self, parent: Ino, name: &[u8], now: Timestamp) -> Result<Inode> {
         self.remove(parent, name, now, |entry, _| match entry.kind {
             FileKind::Directory => Err(EngineError::IsDirectory),
+            _ if is_frozen(entry.ino) => Err(ReadOnly::Frozen.into()),
             _ => Ok(()),
         })
     }
@@ -172,13 +180,13 @@ impl Namespace {
     /// Removes an empty directory; returns its inode afterwards, an orphan.
     pub fn remove_directory(&self, parent: Ino, name: &[u8], now: Timestamp) -> Result<Inode> {
         self.remove(parent, name, now, |entry, inode| match (entry.kind, inode.size_bytes) {
-            (FileKind::Directory, 0) => Ok(()),
+            (FileKind::Directory, 0) if !is_frozen(inode.ino) => Ok(()),
             (FileKind::Directory, _) => Err(EngineError::NotEmpty),
             _ => Err(EngineError::NotDirectory),
         })
     }
 
-    fn remove(
+    pub(super) fn remove(
         &self,
         parent: Ino,
         name: &[u8],

@@ -1,9 +1,8 @@
-//! Visiting files from the newest to the oldest, for work in the order of the newest backup.
+//! Visiting files and frozen trees from the newest to the oldest, for work in the order of the newest backup.
 
 use std::ops::ControlFlow;
 
 use dedupfs_base::Result;
-use dedupfs_service::FileKind;
 
 use super::Namespace;
 use super::base::guarded;
@@ -13,7 +12,7 @@ use super::inode::Inode;
 const INODES_AT_ONCE: usize = 4096;
 
 impl Namespace {
-    /// Visits the committed regular files from the newest to the oldest, until `visit` breaks. Changes in the meantime
+    /// Visits the committed inodes with content from the newest to the oldest, until `visit` breaks. Changes in the meantime
     /// may be seen or not. Damaged inodes are skipped.
     pub fn for_each_newest(&self, visit: &mut dyn FnMut(&Inode) -> Result<ControlFlow<()>>) -> Result<()> {
         let mut end = u64::MAX;
@@ -37,7 +36,7 @@ impl Namespace {
 }
 
 impl super::base::Snapshot {
-    /// Adds the files among the last `limit` inodes before `end`, last first. Returns where to continue, if there are
+    /// Adds the inodes with content among the last `limit` inodes before `end`, last first. Returns where to continue, if there are
     /// more.
     fn files_before(&self, end: u64, limit: usize, files: &mut Vec<Inode>) -> Result<Option<u64>> {
         let range = self.tables.inodes.range_owned(0..end).map_err(|error| self.explain(error))?;
@@ -50,7 +49,7 @@ impl super::base::Snapshot {
             last = Some(key.value());
             // Damaged inodes are reported by checks.
             if let Ok(inode) = Inode::decode(key.value(), value.value())
-                && inode.kind == FileKind::Regular
+                && inode.root.reference().is_some()
             {
                 files.push(inode);
             }

@@ -20,6 +20,7 @@ use super::overlay::Generations;
 use super::tables::{Header, IndexSide};
 use super::totals::Totals;
 use super::verified::{KnownSums, VerifiedFile};
+use super::versions::{FIRST_VERSION, version_of};
 use super::{
     COOKIE_FIRST, INODE_MEMORY_BYTES, InodeWeighter, NAMESPACE_FILE, Namespace, STORE_CACHE_BYTES_MIN, commit,
 };
@@ -69,6 +70,7 @@ impl Namespace {
             has_losses: false,
             has_doubt: false,
             index_side: IndexSide::A,
+            has_versions: false,
             next_ino: ROOT_INO + 1,
             next_cookie: COOKIE_FIRST,
             writer_epoch: 0,
@@ -159,6 +161,7 @@ impl Namespace {
         )?;
         store.header = header;
         let snapshot = store.snapshot()?;
+        let next_version = version_of(snapshot.last_ino()?.max(FIRST_VERSION - 1)) + FIRST_VERSION;
         Ok(Self {
             mutation: Mutex::new(()),
             store: Mutex::new(store),
@@ -167,10 +170,12 @@ impl Namespace {
             file,
             cache: weighing((inode_cache_bytes / INODE_MEMORY_BYTES) as usize, inode_cache_bytes, InodeWeighter),
             next_ino: AtomicU64::new(header.next_ino),
+            next_version: AtomicU64::new(next_version),
             next_cookie: AtomicU64::new(header.next_cookie),
             has_losses: AtomicBool::new(header.has_losses),
             has_doubt: AtomicBool::new(header.has_doubt),
             is_side_b: AtomicBool::new(header.index_side == IndexSide::B),
+            has_versions: AtomicBool::new(header.has_versions),
             writer_epoch: AtomicU32::new(0),
             next_container_sequence: AtomicU64::new(1),
             logged_changes: AtomicU64::new(0),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dedupfs_base::{EngineError, Result};
+use dedupfs_base::{EngineError, ReadOnly, Result};
 use dedupfs_service::{FileKind, Ino, InodeFlags, ROOT_INO, RenameFlags, Timestamp};
 use dedupfs_store::StoreError;
 
@@ -10,6 +10,7 @@ use super::Namespace;
 use super::draft::Draft;
 use super::inode::{Entry, Inode};
 use super::names::{NewInode, check_name, gain_subdirectory, touch};
+use super::versions::is_frozen;
 
 /// Largest depth of a directory; a longer way up is a loop.
 const DEPTH_MAX: usize = 1 << 20;
@@ -113,7 +114,9 @@ impl Namespace {
             match (is_directory, target.kind == FileKind::Directory) {
                 (true, false) => return Err(EngineError::NotDirectory),
                 (false, true) => return Err(EngineError::IsDirectory),
+                (true, true) if is_frozen(target.ino) => return Err(EngineError::NotEmpty),
                 (true, true) if draft.inode(target.ino)?.size_bytes > 0 => return Err(EngineError::NotEmpty),
+                (false, false) if is_frozen(target.ino) => return Err(ReadOnly::Frozen.into()),
                 _ => {}
             }
         }

@@ -110,6 +110,9 @@ const FLAG_SIDE_B: u8 = 2;
 /// free by these counts.
 const FLAG_DOUBT: u8 = 4;
 
+/// Flag of the header: the pool may have versions. Releases that do not know it refuse the pool.
+const FLAG_VERSIONS: u8 = 8;
+
 /// One of the two places for the indexes. A rebuild builds the indexes on the other side, then changes sides. One
 /// transaction switches both indexes and the flag of losses.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -145,6 +148,8 @@ pub(super) struct Header {
     pub(super) has_doubt: bool,
     /// The side of the indexes that counts.
     pub(super) index_side: IndexSide,
+    /// Whether roots may name tree nodes.
+    pub(super) has_versions: bool,
     /// Next inode number to give.
     pub(super) next_ino: u64,
     /// Next directory cookie to give.
@@ -163,7 +168,8 @@ impl Header {
             let side = if self.index_side == IndexSide::B { FLAG_SIDE_B } else { 0 };
             let losses = if self.has_losses { FLAG_LOSSES } else { 0 };
             let doubt = if self.has_doubt { FLAG_DOUBT } else { 0 };
-            writer.u8(losses | side | doubt);
+            let versions = if self.has_versions { FLAG_VERSIONS } else { 0 };
+            writer.u8(losses | side | doubt | versions);
             for number in [self.row, self.trimmed_through, self.next_ino, self.next_cookie] {
                 writer.u64(number);
             }
@@ -188,7 +194,7 @@ impl Header {
                 }
                 let writer_epoch = reader.u32()?;
                 let flags = reader.u8()?;
-                if flags & !(FLAG_LOSSES | FLAG_SIDE_B | FLAG_DOUBT) != 0 {
+                if flags & !(FLAG_LOSSES | FLAG_SIDE_B | FLAG_DOUBT | FLAG_VERSIONS) != 0 {
                     return Err(StoreError::Unsupported {
                         what: "namespace".into(),
                         found: format!("flags {flags:#x}"),
@@ -208,6 +214,7 @@ impl Header {
                     has_losses: flags & FLAG_LOSSES != 0,
                     has_doubt: flags & FLAG_DOUBT != 0,
                     index_side: if flags & FLAG_SIDE_B == 0 { IndexSide::A } else { IndexSide::B },
+                    has_versions: flags & FLAG_VERSIONS != 0,
                     next_ino,
                     next_cookie,
                     writer_epoch,

@@ -39,7 +39,11 @@ impl Totals {
                 data_bytes: inode.data_bytes.cast_signed(),
                 ..zero
             },
-            FileKind::Directory => Self { directories: 1, ..zero },
+            // Of a version: those of its files.
+            FileKind::Directory => {
+                let data_bytes = inode.data_bytes.cast_signed();
+                Self { directories: 1, logical_bytes: data_bytes, data_bytes, ..zero }
+            }
             _ => Self { others: 1, ..zero },
         }
     }

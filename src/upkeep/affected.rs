@@ -4,6 +4,7 @@
 //!    lost chunk is affected. Then, level by level, so is a list that names an affected or lost node.
 //! 2. *Inodes*: those whose root is lost or affected.
 //! 3. *Names*: one walk over all entries gives the names of these inodes, and the directories that lead up to the root.
+//!    Within versions, the names are those of affected tree nodes (`frozen`).
 //! 4. *Bytes*: down from the roots through affected nodes, for the first [`RANGED_FILES_MAX`] files.
 //!
 //! Names and inodes are read at one moment each: a file that is renamed in between may be missing, or appear with its
@@ -12,12 +13,14 @@
 //! Memory: 40 bytes for each lost fingerprint, 48 for each node (read in order), 32 for each affected node, the
 //! affected names, and some 100 bytes for each directory.
 
+mod frozen;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_content::{Indexes, NodeReader};
+use dedupfs_content::{AnyView, Indexes, NodeReader};
 use dedupfs_index::Index;
-use dedupfs_namespace::Namespace;
+use dedupfs_namespace::{Namespace, is_frozen};
 use dedupfs_service::{FileKind, Ino, ROOT_INO};
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{ContainerId, Fingerprint};
@@ -50,6 +53,9 @@ pub struct AffectedFile {
     pub ranges: Vec<(u64, u64)>,
     /// Number of lost bytes; 0 if they were not counted.
     pub lost_bytes: u64,
+    /// Of a directory in a version: number of entries in it and below it that are lost; `u64::MAX` if all are.
+    #[serde(default)]
+    pub lost_entries: u64,
 }
 
 /// All files that need lost content.
@@ -136,10 +142,15 @@ impl AffectedFinder<'_> {
         }
         let mut affected = Affected { lost, unreadable: lost.nodes.clone(), nodes: HashSet::new() };
         self.find_nodes(&mut affected)?;
-        let mut files = self.find_inodes(&affected)?;
-        let file_count = files.len() as u64;
-        self.find_names(&mut files)?;
+        let (mut files, frozen) = self.find_inodes(&affected)?;
+        let file_count = files.len() as u64 + frozen.count;
+        let directories = self.find_names(&mut files)?;
         let mut files: Vec<(Root, AffectedFile)> = files.into_values().collect();
+        files.extend(frozen.found.into_iter().map(|(version, found)| {
+            let path = path(&directories, version, &found.path);
+            let (ino, lost_entries) = (found.ino, found.lost_entries);
+            (found.root, AffectedFile { ino, paths: vec![shown(&path)], lost_entries, ..AffectedFile::default() })
+        }));
         for (_, file) in &mut files {
             file.paths.sort_unstable();
         }
@@ -164,12 +175,14 @@ impl AffectedFinder<'_> {
         for (container, fingerprint) in all {
             self.progress.advance(1);
             match self.nodes.node_of(&fingerprint, container) {
-                Ok(view) if view.level == 0 => {
+                Ok(AnyView::Recipe(view)) if view.level == 0 => {
                     if view.children().iter().any(|child| affected.child(0, &child.fingerprint)) {
                         affected.nodes.insert(fingerprint);
                     }
                 }
-                Ok(view) => lists.entry(view.level).or_default().push((container, fingerprint)),
+                Ok(AnyView::Recipe(view)) => lists.entry(view.level).or_default().push((container, fingerprint)),
+                // Judged from the versions down.
+                Ok(AnyView::Tree(_)) => {}
                 Err(error) => {
                     tracing::warn!(%fingerprint, %error, "a recipe node cannot be read");
                     affected.unreadable.insert(fingerprint);
@@ -181,7 +194,7 @@ impl AffectedFinder<'_> {
         for (level, lists) in lists {
             for (container, fingerprint) in lists {
                 let is_affected = match self.nodes.node_of(&fingerprint, container) {
-                    Ok(view) => view.children().iter().any(|child| affected.child(level, &child.fingerprint)),
+                    Ok(view) => view.references().iter().any(|child| affected.child(level, &child.fingerprint())),
                     Err(_) => true,
                 };
                 if is_affected {
@@ -192,13 +205,18 @@ impl AffectedFinder<'_> {
         Ok(())
     }
 
-    fn find_inodes(&self, affected: &Affected<'_>) -> Result<HashMap<Ino, (Root, AffectedFile)>> {
+    fn find_inodes(&self, affected: &Affected<'_>) -> Result<(HashMap<Ino, (Root, AffectedFile)>, Frozen)> {
         let mut files = HashMap::new();
+        let mut versions = Vec::new();
         self.namespace.for_each_inode(&mut |inode| {
             let needs = match &inode.root {
                 Root::Empty | Root::Zero { .. } => false,
                 Root::Chunk(child) => affected.lost.chunks.contains(&child.fingerprint),
                 Root::Node { child, .. } => affected.node(&child.fingerprint),
+                Root::Tree { .. } => {
+                    versions.push(inode.clone());
+                    false
+                }
             };
             if needs {
                 let file = AffectedFile { ino: inode.ino, ..AffectedFile::default() };
@@ -206,14 +224,21 @@ impl AffectedFinder<'_> {
             }
             Ok(())
         })?;
-        Ok(files)
+        let (mut trees, mut frozen) = (frozen::Trees::new(self.nodes, affected), Frozen::default());
+        for version in versions {
+            let (found, count) = trees.find(&version, NAMES_MAX.saturating_sub(frozen.found.len()));
+            frozen.count += count;
+            frozen.found.extend(found.into_iter().map(|found| (version.ino, found)));
+        }
+        Ok((files, frozen))
     }
 
-    fn find_names(&self, files: &mut HashMap<Ino, (Root, AffectedFile)>) -> Result<()> {
-        let mut directories: HashMap<Ino, (Ino, Box<[u8]>)> = HashMap::new();
+    /// Finds the names of the files. Returns the directories and versions with their names.
+    fn find_names(&self, files: &mut HashMap<Ino, (Root, AffectedFile)>) -> Result<Directories> {
+        let mut directories = Directories::new();
         let mut names: Vec<(Ino, Ino, Box<[u8]>)> = Vec::new();
         self.namespace.for_each_entry(&mut |directory, name, ino, kind| {
-            if kind == FileKind::Directory {
+            if kind == FileKind::Directory || is_frozen(ino) {
                 directories.insert(ino, (directory, name.into()));
             } else if files.contains_key(&ino) && names.len() < NAMES_MAX {
                 names.push((ino, directory, name.into()));
@@ -225,12 +250,12 @@ impl AffectedFinder<'_> {
                 file.paths.push(shown(&path(&directories, directory, &name)));
             }
         }
-        Ok(())
+        Ok(directories)
     }
 
     fn find_ranges(&self, root: &Root, affected: &Affected<'_>, file: &mut AffectedFile) {
         match root {
-            Root::Empty | Root::Zero { .. } => {}
+            Root::Empty | Root::Zero { .. } | Root::Tree { .. } => {}
             Root::Chunk(child) => add_range(file, 0, child.len_bytes),
             Root::Node { level, child } => self.descend(*level, child, 0, affected, file),
         }
@@ -267,8 +292,20 @@ fn add_range(file: &mut AffectedFile, offset: u64, len_bytes: u64) {
     }
 }
 
-fn path(directories: &HashMap<Ino, (Ino, Box<[u8]>)>, directory: Ino, name: &[u8]) -> Vec<u8> {
-    let (mut parts, mut at, mut bytes) = (vec![name], directory, name.len());
+/// The directory and name of each directory and version.
+type Directories = HashMap<Ino, (Ino, Box<[u8]>)>;
+
+/// The findings in frozen trees, each with its version, and the number of all.
+#[derive(Default)]
+struct Frozen {
+    found: Vec<(Ino, frozen::Found)>,
+    count: u64,
+}
+
+/// Returns the path to a name, which may be a path itself, or empty.
+fn path(directories: &Directories, directory: Ino, name: &[u8]) -> Vec<u8> {
+    let parts = if name.is_empty() { Vec::new() } else { vec![name] };
+    let (mut parts, mut at, mut bytes) = (parts, directory, name.len());
     while at != ROOT_INO {
         // The tree is very deep, or directories contain each other.
         if parts.len() >= DEPTH_MAX || bytes >= PATH_BYTES_MAX {

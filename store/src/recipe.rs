@@ -140,10 +140,7 @@ impl Node {
 
     /// The stored chunks and nodes among the children, in order.
     pub fn references(&self) -> impl Iterator<Item = Reference> {
-        self.children.iter().filter(|child| !child.is_zero()).map(|&child| match self.level.checked_sub(1) {
-            None => Reference::Chunk(child),
-            Some(level) => Reference::Node { level, child },
-        })
+        references(self.level, &self.children)
     }
 
     /// Encodes the node. The hint of a run of zeros is dropped.
@@ -193,6 +190,15 @@ impl Node {
         node.check()?;
         Ok(node)
     }
+}
+
+/// The stored chunks and nodes among the children of a node of `level`, in order.
+pub fn references(level: u8, children: &[Child]) -> impl Iterator<Item = Reference> {
+    let below = level.checked_sub(1);
+    children.iter().filter(|child| !child.is_zero()).map(move |&child| match below {
+        None => Reference::Chunk(child),
+        Some(level) => Reference::Node { level, child },
+    })
 }
 
 /// Decodes the part of a node between its version and its checksum.

@@ -18,13 +18,14 @@ use std::sync::Arc;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Location;
 use dedupfs_index::filter::{CompareFilter, Verdict};
+use dedupfs_store::node::Node as AnyNode;
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError, waiting};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError, tree, waiting};
 
 use super::finds::Finds;
 use super::{Deduplicator, Pin, Section, SegmentEntry};
 use crate::containers::StreamId;
-use crate::fetch::NodeView;
+use crate::fetch::{AnyView, NodeView};
 
 /// Whether a stored node is this one, and no other node of its fingerprint. Hints may differ.
 fn shows(view: &NodeView, node: &Node) -> bool {
@@ -58,7 +59,29 @@ impl Finds for Comparing {
             let mut pairs = children.iter().zip(&node.children);
             pairs.try_fold(false, |misleads, (old, new)| Ok::<_, EngineError>(misleads || dedup.is_older(old, new)?))?
         };
-        if stored.is_some() && !misleads { Ok(found) } else { dedup.write_again(section, stream, node, found) }
+        if stored.is_some() && !misleads {
+            return Ok(found);
+        }
+        dedup.write_again(section, stream, AnyNode::Recipe(node), found)
+    }
+
+    /// Compares a known tree node, and writes it again if it is damaged.
+    ///
+    /// # Errors
+    /// As [`node`](Self::node).
+    fn tree_node(
+        &self,
+        dedup: &Deduplicator,
+        section: &Section<'_>,
+        stream: StreamId,
+        node: tree::Node,
+        found: (Child, Pin),
+    ) -> Result<(Child, Pin)> {
+        match dedup.readable(&found.0)? {
+            Some(AnyView::Tree(stored)) if stored.without_hints() == node.without_hints() => Ok(found),
+            Some(_) => Err(collision(&found.0)),
+            None => dedup.write_again(section, stream, AnyNode::Tree(node), found),
+        }
     }
 
     /// Seldom reads from disk: only for a chunk stored a while ago, which was compared before and is damaged or claimed.
@@ -103,16 +126,19 @@ impl Comparing {
 }
 
 impl Deduplicator {
-    /// Returns the node as a reader gets it; `None` if it is damaged.
+    /// Returns the recipe node as a reader gets it; `None` if it is damaged.
     fn stored_node(&self, node: &Node, child: &Child) -> Result<Option<Arc<NodeView>>> {
+        match self.readable(child)? {
+            Some(AnyView::Recipe(view)) if shows(&view, node) => Ok(Some(view)),
+            Some(_) => Err(collision(child)),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns the node as a reader gets it; `None` if it is damaged.
+    fn readable(&self, child: &Child) -> Result<Option<AnyView>> {
         match self.nodes.node_of(&child.fingerprint, child.hint) {
-            Ok(view) => {
-                if shows(&view, node) {
-                    return Ok(Some(view));
-                }
-                let (fingerprint, place) = (child.fingerprint.to_string(), format!("recipe container {}", child.hint));
-                Err(StoreError::Collision { fingerprint, place }.into())
-            }
+            Ok(view) => Ok(Some(view)),
             Err(EngineError::Store(error @ (StoreError::Corrupt { .. } | StoreError::NotFound { .. }))) => {
                 tracing::error!(node = %child.fingerprint, %error, "a recipe node cannot be read and is written again");
                 Ok(None)
@@ -138,7 +164,7 @@ impl Deduplicator {
         &self,
         _section: &Section<'_>,
         stream: StreamId,
-        node: Node,
+        node: AnyNode,
         (child, pin): (Child, Pin),
     ) -> Result<(Child, Pin)> {
         let fingerprint = child.fingerprint;
@@ -147,11 +173,16 @@ impl Deduplicator {
         let containers = self.stores.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let container = containers.first().copied().unwrap_or(ContainerId::NONE);
         let location = Location::new(container, bytes.len() as u32);
-        self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
+        self.nodes.remember(fingerprint, AnyView::new(node));
         self.log.log(LogOp::NodeMoved { fingerprint, container, len_bytes: location.len_bytes() });
         self.indexes.nodes.stage(&fingerprint, location);
         Ok((Child { hint: container, ..child }, pin))
     }
+}
+
+fn collision(child: &Child) -> EngineError {
+    let (fingerprint, place) = (child.fingerprint.to_string(), format!("recipe container {}", child.hint));
+    StoreError::Collision { fingerprint, place }.into()
 }
 
 #[cfg(test)]

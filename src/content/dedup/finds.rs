@@ -4,7 +4,7 @@ use dedupfs_base::Result;
 use dedupfs_index::Location;
 use dedupfs_index::filter::FilterChain;
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, Fingerprint, tree};
 
 use super::compare::Comparing;
 use super::{Deduplicator, Pin, Section, SegmentEntry};
@@ -26,6 +26,18 @@ pub(super) trait Finds: Send + Sync {
         if dedup.log.has_losses() {
             dedup.place_chunks(stream, entries, &mut node.children, None)?;
         }
+        Ok(found)
+    }
+
+    /// Returns the tree node for one that was found.
+    fn tree_node(
+        &self,
+        _dedup: &Deduplicator,
+        _section: &Section<'_>,
+        _stream: StreamId,
+        _node: tree::Node,
+        found: (Child, Pin),
+    ) -> Result<(Child, Pin)> {
         Ok(found)
     }
 

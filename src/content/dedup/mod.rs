@@ -39,23 +39,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dedupfs_index::Location;
 use dedupfs_index::filter::{FilterChain, FilterStats};
+use dedupfs_store::node::Node as AnyNode;
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, waiting};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, tree, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::{Mutex, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
 pub use forward::Forwarded;
-pub(crate) use pins::{Pin, Pins};
-pub(crate) use sections::Section;
+pub use pins::Pin;
+pub(crate) use pins::Pins;
+pub use sections::Section;
 pub use stored::ContainerChunks;
 
 use finds::Finds;
 use sections::Sections;
 
 use crate::containers::StreamId;
-use crate::fetch::{Fetcher, NodeReader, NodeView};
+use crate::fetch::{AnyView, Fetcher, NodeReader};
 use crate::fingerprint::Fingerprinter;
 use crate::stores::{Indexes, Stores};
 use dedupfs_base::Result;
@@ -75,7 +77,7 @@ enum Stored {
     /// This call stored it.
     New((Child, Pin)),
     /// Another writer stored it after the lookup.
-    Meanwhile((Child, Pin), Node),
+    Meanwhile((Child, Pin), AnyNode),
 }
 
 /// Counters since the pool was opened.
@@ -161,7 +163,7 @@ impl Deduplicator {
     }
 
     /// Enters a section. Not reentrant: a thread in a section must not enter another.
-    pub(crate) fn enter(&self) -> Section<'_> {
+    pub fn enter(&self) -> Section<'_> {
         thread::linger(Step::Section);
         let section = self.sections.enter(waiting::announce);
         thread::linger(Step::Section);
@@ -214,9 +216,24 @@ impl Deduplicator {
         // The old recipe may name lost places.
         let known = known.filter(|_| !self.log.has_losses());
         self.place_chunks(stream, entries, &mut node.children, known)?;
-        match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
+        match self.store_new_node(section, stream, fingerprint, len_bytes, AnyNode::Recipe(node))? {
             Stored::New(stored) => Ok(stored),
-            Stored::Meanwhile(found, node) => self.finds.node(self, section, stream, entries, node, found),
+            Stored::Meanwhile(found, node) => self.found(section, stream, entries, node, found),
+        }
+    }
+
+    /// Treats a node that another writer stored meanwhile.
+    fn found(
+        &self,
+        section: &Section<'_>,
+        stream: StreamId,
+        entries: &[SegmentEntry<'_>],
+        node: AnyNode,
+        found: (Child, Pin),
+    ) -> Result<(Child, Pin)> {
+        match node {
+            AnyNode::Recipe(node) => self.finds.node(self, section, stream, entries, node, found),
+            AnyNode::Tree(node) => self.finds.tree_node(self, section, stream, node, found),
         }
     }
 
@@ -236,8 +253,21 @@ impl Deduplicator {
 
     /// Stores a list node.
     pub(crate) fn store_node(&self, section: &Section<'_>, stream: StreamId, node: Node) -> Result<(Child, Pin)> {
+        self.store_any(section, stream, AnyNode::Recipe(node))
+    }
+
+    /// Stores a tree node. Everything that it names must stay referred to until this returns: by a pin, or by a counted
+    /// reference that is dropped within no earlier section.
+    ///
+    /// # Errors
+    /// Lookup and container errors.
+    pub fn store_tree_node(&self, section: &Section<'_>, stream: StreamId, node: tree::Node) -> Result<(Child, Pin)> {
+        self.store_any(section, stream, AnyNode::Tree(node))
+    }
+
+    fn store_any(&self, section: &Section<'_>, stream: StreamId, node: AnyNode) -> Result<(Child, Pin)> {
         let fingerprint = self.fingerprinter.of(&node.identity_bytes());
-        let len_bytes = node.len_bytes()?;
+        let len_bytes = node.len()?;
         let (found, node) = match self.known_node(fingerprint, len_bytes)? {
             Some(found) => (found, node),
             None => match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {
@@ -245,7 +275,7 @@ impl Deduplicator {
                 Stored::Meanwhile(found, node) => (found, node),
             },
         };
-        self.finds.node(self, section, stream, &[], node, found)
+        self.found(section, stream, &[], node, found)
     }
 
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
@@ -267,9 +297,9 @@ impl Deduplicator {
         stream: StreamId,
         fingerprint: Fingerprint,
         len_bytes: u64,
-        node: Node,
+        node: AnyNode,
     ) -> Result<Stored> {
-        let (level, children) = (node.level, node.children.len());
+        let (level, references) = (node.level(), node.references().len());
         let bytes = node.encode();
         thread::linger(Step::Section);
         let _exclusive = (!is_planted(Canary::NodesUnlocked)).then(|| waiting::lock(&self.store_lock));
@@ -286,14 +316,14 @@ impl Deduplicator {
         let containers = self.stores.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let hint = containers.first().copied().unwrap_or(ContainerId::NONE);
         let pin = self.pins.pin_new(fingerprint);
-        self.nodes.remember(fingerprint, Arc::new(NodeView::new(node)));
+        self.nodes.remember(fingerprint, AnyView::new(node));
         // Log before staging: a writer that finds the node logs its reference later.
         let location = Location::new(hint, bytes.len() as u32);
         if is_counted {
             self.log.log(LogOp::NodeMoved { fingerprint, container: hint, len_bytes: location.len_bytes() });
         } else {
             let op = LogOp::NodeStored { level, fingerprint, container: hint, len_bytes: location.len_bytes() };
-            self.log.log_counting(op, children + 1);
+            self.log.log_counting(op, references + 1);
         }
         self.indexes.nodes.stage(&fingerprint, location);
         // The claim was on the old copy. It must end, or writers would store the node yet again.
@@ -369,7 +399,7 @@ impl Deduplicator {
         level: u8,
         fingerprint: Fingerprint,
         container: ContainerId,
-        children: usize,
+        references: usize,
     ) -> Result<bool> {
         let _exclusive = waiting::lock(&self.store_lock);
         let garbage = self
@@ -378,7 +408,7 @@ impl Deduplicator {
             .get(&fingerprint)?
             .is_some_and(|cell| cell.references == 0 && cell.location.container() == container);
         if garbage {
-            self.log.log_counting(LogOp::NodeFreed { level, fingerprint, container }, children + 1);
+            self.log.log_counting(LogOp::NodeFreed { level, fingerprint, container }, references + 1);
             self.pins.note_freed(fingerprint);
         } else {
             self.pins.end_claim(&fingerprint);

@@ -28,7 +28,7 @@ pub(crate) struct Pins {
 /// Keeps one node from being claimed while it lives.
 #[derive(Debug)]
 #[must_use = "dropping it ends the pin"]
-pub(crate) struct Pin {
+pub struct Pin {
     pins: Arc<Pins>,
     fingerprint: Fingerprint,
 }

@@ -36,7 +36,7 @@ pub(super) struct Sections {
 
 /// Proof that the holder is inside a section: reclaiming waits for it.
 #[must_use = "dropping it ends the section"]
-pub(crate) struct Section<'a> {
+pub struct Section<'a> {
     sections: &'a Sections,
     place: usize,
 }

@@ -17,8 +17,7 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use crate::containers::{ChunkData, ContainerStore};
 use crate::limits::READ_RETRIES;
 
-pub use nodes::NodeReader;
-pub(crate) use nodes::NodeView;
+pub use nodes::{AnyView, NodeReader, NodeView};
 
 /// Reads chunks (or recipe nodes) of one kind.
 #[derive(Clone)]

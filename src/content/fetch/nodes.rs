@@ -1,10 +1,11 @@
-//! Reading recipe nodes: from the cache, else from their container, checked against their fingerprint.
+//! Reading recipe nodes and tree nodes: from the cache, else from their container, checked against their fingerprint.
 
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{Fingerprint, StoreError};
+use dedupfs_store::node::Node;
+use dedupfs_store::recipe::{self, Child, Reference};
+use dedupfs_store::{Fingerprint, StoreError, tree};
 use dedupfs_sync::cache::{Cache, weighing};
 use quick_cache::Weighter;
 
@@ -22,7 +23,7 @@ pub struct NodeView {
 
 impl NodeView {
     /// Makes a view of `node`.
-    pub(crate) fn new(node: Node) -> Self {
+    pub(crate) fn new(node: recipe::Node) -> Self {
         let ends = node
             .children
             .iter()
@@ -61,11 +62,55 @@ impl NodeView {
     }
 }
 
+/// A decoded node of either kind.
+#[derive(Clone, Debug)]
+pub enum AnyView {
+    /// Of a recipe.
+    Recipe(Arc<NodeView>),
+    /// Of a frozen tree.
+    Tree(Arc<tree::Node>),
+}
+
+impl AnyView {
+    /// Makes a view of `node`.
+    pub(crate) fn new(node: Node) -> Self {
+        match node {
+            Node::Recipe(node) => Self::Recipe(Arc::new(NodeView::new(node))),
+            Node::Tree(node) => Self::Tree(Arc::new(node)),
+        }
+    }
+
+    /// Its level.
+    #[must_use]
+    pub fn level(&self) -> u8 {
+        match self {
+            Self::Recipe(view) => view.level,
+            Self::Tree(node) => node.level(),
+        }
+    }
+
+    /// The stored chunks and nodes that it names, in order.
+    #[must_use]
+    pub fn references(&self) -> Vec<Reference> {
+        match self {
+            Self::Recipe(view) => recipe::references(view.level, &view.children).collect(),
+            Self::Tree(node) => node.references(),
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Recipe(view) => view.memory_bytes(),
+            Self::Tree(node) => node.memory_bytes(),
+        }
+    }
+}
+
 #[derive(Clone)]
 struct ByMemory;
 
-impl Weighter<Fingerprint, Arc<NodeView>> for ByMemory {
-    fn weight(&self, _key: &Fingerprint, view: &Arc<NodeView>) -> u64 {
+impl Weighter<Fingerprint, AnyView> for ByMemory {
+    fn weight(&self, _key: &Fingerprint, view: &AnyView) -> u64 {
         view.memory_bytes()
     }
 }
@@ -74,7 +119,7 @@ impl Weighter<Fingerprint, Arc<NodeView>> for ByMemory {
 pub struct NodeReader {
     fetcher: Fetcher,
     fingerprinter: Fingerprinter,
-    cache: Cache<Fingerprint, Arc<NodeView>, ByMemory>,
+    cache: Cache<Fingerprint, AnyView, ByMemory>,
 }
 
 impl NodeReader {
@@ -84,18 +129,36 @@ impl NodeReader {
         Self { fetcher, fingerprinter, cache: weighing(expected, cache_bytes, ByMemory) }
     }
 
-    /// Returns the node that `child` names; it must be of `level` and of the child's length.
+    /// Returns the recipe node that `child` names; it must be of `level` and of the child's length.
     ///
     /// # Errors
     /// `Corrupt` if the bytes are damaged or do not match the fingerprint; I/O errors.
     pub fn node(&self, level: u8, child: &Child) -> Result<Arc<NodeView>> {
+        match self.read(child)? {
+            AnyView::Recipe(view) => check_shape(view, level, child),
+            other => Err(misplaced(child, "a recipe node", other.level())),
+        }
+    }
+
+    /// Returns the tree node that `child` names; it must be of `level` and have as many rows as the child says.
+    ///
+    /// # Errors
+    /// As [`node`](Self::node).
+    pub fn tree_node(&self, level: u8, child: &Child) -> Result<Arc<tree::Node>> {
+        match self.read(child)? {
+            AnyView::Tree(node) if node.level() == level && node.rows() == child.len_bytes => Ok(node),
+            other => Err(misplaced(child, &format!("a tree node of level {level}"), other.level())),
+        }
+    }
+
+    fn read(&self, child: &Child) -> Result<AnyView> {
         if let Some(view) = self.cache.get(&child.fingerprint) {
-            return check_shape(view, level, child);
+            return Ok(view);
         }
         let bytes = self.fetcher.fetch(&child.fingerprint, child.hint, None)?;
         let view = self.decode(&child.fingerprint, &bytes).inspect_err(|_| self.fetcher.suspect(&child.fingerprint))?;
         self.cache.insert(child.fingerprint, view.clone());
-        check_shape(view, level, child)
+        Ok(view)
     }
 
     /// Returns the node of this fingerprint, whose copy `hint` names; the shape is not checked. For counting the log,
@@ -103,7 +166,7 @@ impl NodeReader {
     ///
     /// # Errors
     /// As [`node`](Self::node).
-    pub fn node_of(&self, fingerprint: &Fingerprint, hint: dedupfs_store::ContainerId) -> Result<Arc<NodeView>> {
+    pub fn node_of(&self, fingerprint: &Fingerprint, hint: dedupfs_store::ContainerId) -> Result<AnyView> {
         if let Some(view) = self.cache.get(fingerprint) {
             return Ok(view);
         }
@@ -112,7 +175,7 @@ impl NodeReader {
     }
 
     /// Puts a node that was just stored into the cache: it will soon be counted and may be read.
-    pub(crate) fn remember(&self, fingerprint: Fingerprint, view: Arc<NodeView>) {
+    pub(crate) fn remember(&self, fingerprint: Fingerprint, view: AnyView) {
         self.cache.insert(fingerprint, view);
     }
 
@@ -126,13 +189,13 @@ impl NodeReader {
         self.cache.peek(&child.fingerprint).is_some() || self.fetcher.is_cached(&child.fingerprint, child.hint)
     }
 
-    fn decode(&self, fingerprint: &Fingerprint, bytes: &[u8]) -> Result<Arc<NodeView>> {
+    fn decode(&self, fingerprint: &Fingerprint, bytes: &[u8]) -> Result<AnyView> {
         let node = Node::decode(bytes)?;
         let found = self.fingerprinter.of(&node.identity_bytes());
         if found != *fingerprint {
             return Err(StoreError::corrupt("recipe node", fingerprint, found).into());
         }
-        Ok(Arc::new(NodeView::new(node)))
+        Ok(AnyView::new(node))
     }
 }
 
@@ -143,4 +206,9 @@ fn check_shape(view: Arc<NodeView>, level: u8, child: &Child) -> Result<Arc<Node
         return Err(StoreError::corrupt(format!("recipe node {}", child.fingerprint), expected, found).into());
     }
     Ok(view)
+}
+
+fn misplaced(child: &Child, expected: &str, level: u8) -> dedupfs_base::EngineError {
+    let expected = format!("{expected} and length {}", child.len_bytes);
+    StoreError::corrupt(format!("node {}", child.fingerprint), expected, format!("one of level {level}")).into()
 }

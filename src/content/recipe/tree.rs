@@ -77,6 +77,7 @@ pub(crate) fn flatten(nodes: &NodeReader, root: &Root) -> Result<PieceList> {
         Root::Zero { len_bytes } => list.push(Piece::hole(*len_bytes)),
         Root::Chunk(child) => list.push(Piece { kind: PieceKind::Chunk, child: *child, pin: None }),
         Root::Node { level, child } => descend(nodes, *level, child, &mut list)?,
+        Root::Tree { .. } => return Err(StoreError::corrupt("content of a file", "a recipe", "a frozen tree").into()),
     }
     if list.len_bytes() != root.len_bytes() {
         return Err(StoreError::corrupt("recipe tree", root.len_bytes(), list.len_bytes()).into());

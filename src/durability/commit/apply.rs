@@ -15,7 +15,7 @@ use std::cell::Cell;
 use dedupfs_base::Result;
 use dedupfs_content::{Extended, Indexes, NodeReader, Stores};
 use dedupfs_index::{Change, Location};
-use dedupfs_store::recipe::Root;
+use dedupfs_store::recipe::{Reference, Root};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 use dedupfs_sync::canary::{Canary, is_planted};
 
@@ -83,13 +83,13 @@ impl Applier<'_> {
                 LogOp::RootDropped(_) if is_planted(Canary::RootNotDropped) => {}
                 LogOp::RootAdded(root) => self.count_root(&mut pending, root, 1)?,
                 LogOp::RootDropped(root) => self.count_root(&mut pending, root, -1)?,
-                LogOp::NodeStored { level, fingerprint, container, len_bytes } => {
+                LogOp::NodeStored { fingerprint, container, len_bytes, .. } => {
                     let location = Location::new(*container, *len_bytes);
                     if fresh.is_some() || !is_planted(Canary::ReplayWithoutNodes) {
                         self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
                     }
                     if !is_planted(Canary::ChildrenNotCounted) {
-                        self.count_children(&mut pending, *level, fingerprint, *container, 1)?;
+                        self.count_children(&mut pending, fingerprint, *container, 1)?;
                     }
                 }
                 LogOp::NodeMoved { .. } if is_planted(Canary::MovedNotNoted) => {}
@@ -97,10 +97,10 @@ impl Applier<'_> {
                     let location = Location::new(*container, *len_bytes);
                     self.insert(&mut pending, ContainerKind::Recipe, *fingerprint, location)?;
                 }
-                LogOp::NodeFreed { level, fingerprint, container } => {
+                LogOp::NodeFreed { fingerprint, container, .. } => {
                     // A lost node counts nothing. A node stored under its name since then is another copy.
                     if *container != ContainerId::NONE && !is_planted(Canary::ChildrenNotFreed) {
-                        self.count_children(&mut pending, *level, fingerprint, *container, -1)?;
+                        self.count_children(&mut pending, fingerprint, *container, -1)?;
                     }
                     let change = Change::Remove { fingerprint: *fingerprint, container: *container };
                     if !is_planted(Canary::FreedNodeStays) {
@@ -163,17 +163,12 @@ impl Applier<'_> {
     }
 
     fn count_root(&self, pending: &mut Pending, root: &Root, delta: i64) -> Result<()> {
-        match root {
-            Root::Empty | Root::Zero { .. } => Ok(()),
-            Root::Chunk(child) => self.count(pending, ContainerKind::Data, child.fingerprint, delta),
-            Root::Node { child, .. } => self.count(pending, ContainerKind::Recipe, child.fingerprint, delta),
-        }
+        root.reference().map_or(Ok(()), |reference| self.count(pending, &reference, delta))
     }
 
     fn count_children(
         &self,
         pending: &mut Pending,
-        level: u8,
         fingerprint: &Fingerprint,
         container: ContainerId,
         delta: i64,
@@ -182,16 +177,12 @@ impl Applier<'_> {
         if pending.row <= self.indexes.chunks.position().min(self.indexes.nodes.position()) {
             return Ok(());
         }
-        let kind = if level == 0 { ContainerKind::Data } else { ContainerKind::Recipe };
         let view = self.nodes.node_of(fingerprint, container)?;
-        view.children().iter().try_for_each(|child| self.count(pending, kind, child.fingerprint, delta))
+        view.references().iter().try_for_each(|reference| self.count(pending, reference, delta))
     }
 
-    fn count(&self, pending: &mut Pending, kind: ContainerKind, fingerprint: Fingerprint, delta: i64) -> Result<()> {
-        if fingerprint.is_zero() {
-            return Ok(());
-        }
-        self.push(pending, kind, Change::Count { fingerprint, delta })
+    fn count(&self, pending: &mut Pending, reference: &Reference, delta: i64) -> Result<()> {
+        self.push(pending, reference.kind(), Change::Count { fingerprint: reference.fingerprint(), delta })
     }
 
     fn push(&self, pending: &mut Pending, kind: ContainerKind, change: Change) -> Result<()> {

@@ -10,6 +10,7 @@ use super::super::inode::{Entry, Inode};
 use super::super::names::check_name;
 use super::super::tables::{self, Header};
 use super::super::totals::Totals;
+use super::super::versions::is_frozen;
 use super::Fix;
 use super::facts::Facts;
 
@@ -62,7 +63,8 @@ fn directory(ino: Ino, parent: Ino, mode: u16, now: Timestamp) -> Inode {
 impl Plan {
     /// Raises the next inode number and the next cookie above all existing ones.
     fn numbers(&mut self) {
-        let inos = self.facts.inodes.keys().chain(self.facts.orphans.iter()).max().copied().unwrap_or(ROOT_INO);
+        let inos = self.facts.inodes.keys().chain(self.facts.orphans.iter());
+        let inos = inos.filter(|&&ino| !is_frozen(ino)).max().copied().unwrap_or(ROOT_INO);
         let cookies = self.facts.entries.values().map(|entry| entry.cookie).filter(|&cookie| cookie < u64::MAX / 2);
         let cookie = cookies.max().unwrap_or(0).max(COOKIE_FIRST - 1);
         self.header.next_ino = self.header.next_ino.max(inos.saturating_add(1));

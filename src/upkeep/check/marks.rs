@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use dedupfs_base::Result;
 use dedupfs_index::Index;
-use dedupfs_store::Fingerprint;
-use dedupfs_store::recipe::Root;
+use dedupfs_store::recipe::Reference;
+use dedupfs_store::{ContainerKind, Fingerprint};
 
 use super::{CheckReport, Checker};
 use crate::progress::Progress;
@@ -20,26 +20,15 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Marks the chunk or node of a root.
-    pub(super) fn root(&mut self, root: &Root) {
-        match root {
-            Root::Empty | Root::Zero { .. } => {}
-            Root::Chunk(child) => mark(&mut self.chunks, child.fingerprint),
-            Root::Node { child, .. } => mark(&mut self.nodes, child.fingerprint),
-        }
+    /// Marks a chunk or node that a root or a node names.
+    pub(super) fn mark(&mut self, reference: &Reference) {
+        let marks = match reference.kind() {
+            ContainerKind::Data => &mut self.chunks,
+            ContainerKind::Recipe => &mut self.nodes,
+        };
+        let count = marks.entry(reference.fingerprint()).or_insert(0);
+        *count = count.saturating_add(1);
     }
-
-    /// Marks a child of a node of `level`.
-    pub(super) fn child(&mut self, level: u8, fingerprint: Fingerprint) {
-        if !fingerprint.is_zero() {
-            mark(if level == 0 { &mut self.chunks } else { &mut self.nodes }, fingerprint);
-        }
-    }
-}
-
-fn mark(marks: &mut HashMap<Fingerprint, u32>, fingerprint: Fingerprint) {
-    let count = marks.entry(fingerprint).or_insert(0);
-    *count = count.saturating_add(1);
 }
 
 impl Checker<'_> {
@@ -52,7 +41,7 @@ impl Checker<'_> {
         let mut marks = Marks::default();
         self.namespace.for_each_inode(&mut |inode| {
             report.inodes += 1;
-            marks.root(&inode.root);
+            inode.root.reference().iter().for_each(|reference| marks.mark(reference));
             Ok(())
         })?;
         // Every node of the index counts its children, even one without references.
@@ -72,7 +61,7 @@ impl Checker<'_> {
             report.nodes += 1;
             progress.advance(1);
             match self.nodes.node_of(&fingerprint, container) {
-                Ok(view) => view.children().iter().for_each(|child| marks.child(view.level, child.fingerprint)),
+                Ok(view) => view.references().iter().for_each(|reference| marks.mark(reference)),
                 Err(error) => {
                     is_surplus_known = true;
                     report.bad_copies += 1;

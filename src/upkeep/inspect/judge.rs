@@ -1,8 +1,8 @@
-//! Checks that chunks and recipe nodes match their fingerprints.
+//! Checks that chunks, recipe nodes and tree nodes match their fingerprints.
 
 use dedupfs_content::Fingerprinter;
 use dedupfs_store::container::TableEntry;
-use dedupfs_store::recipe::Node;
+use dedupfs_store::node::Node;
 use dedupfs_store::{ContainerKind, Fingerprint};
 
 /// Judges the entries of a region: chunks are hashed as one batch, nodes are decoded and their identity is hashed.

@@ -116,8 +116,8 @@ impl Run<'_> {
             }
             match core.dedup.nodes().node_of(&fingerprint, container) {
                 Ok(view) => {
-                    let children = view.children().len();
-                    freed += u64::from(core.dedup.free_node(view.level, fingerprint, container, children)?);
+                    let references = view.references().len();
+                    freed += u64::from(core.dedup.free_node(view.level(), fingerprint, container, references)?);
                     core.committer.pace()?;
                 }
                 // Its children are unknown, so it stays, unless it was stored again.

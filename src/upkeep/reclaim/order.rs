@@ -1,7 +1,7 @@
 //! The order in which the newest recipes use the moved chunks, so that emptying containers mends fragmentation
 //! (`ARCHITECTURE.md`, *The life of an unlink, and reclaiming*).
 //!
-//! The files are walked from the newest to the oldest, each from its end to its beginning. A chunk gets the highest
+//! The files and frozen trees are walked from the newest to the oldest, each from its end to its beginning. A chunk gets the highest
 //! free place when it is first met. So the newest file that uses a chunk decides. Files made one after another (a
 //! backup) lie in the order in which they were made, which is the order of a restore.
 //!
@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use dedupfs_content::NodeReader;
 use dedupfs_namespace::Namespace;
 use dedupfs_store::Fingerprint;
-use dedupfs_store::recipe::{Child, Root};
+use dedupfs_store::recipe::Reference;
 
 /// Inodes visited at most for each node that may be read: those of small files need none.
 const INODES_PER_NODE: u64 = 64;
@@ -55,10 +55,8 @@ impl RestoreOrder {
             return order;
         }
         let walked = namespace.for_each_newest(&mut |inode| {
-            match &inode.root {
-                Root::Empty | Root::Zero { .. } => {}
-                Root::Chunk(child) => order.meet(&child.fingerprint),
-                Root::Node { level, child } => order.walk(nodes, *level, child),
+            if let Some(reference) = inode.root.reference() {
+                order.walk(nodes, reference);
             }
             order.inodes_left = order.inodes_left.saturating_sub(1);
             let is_done = order.missing == 0 || order.nodes_left == 0 || order.inodes_left == 0 || is_stopped();
@@ -87,24 +85,29 @@ impl RestoreOrder {
         }
     }
 
-    /// Walks a node with all nodes below it, last child first.
-    fn walk(&mut self, nodes: &NodeReader, level: u8, child: &Child) {
-        let mut stack = vec![(level, *child)];
-        while let Some((level, child)) = stack.pop() {
-            if self.missing == 0 || self.nodes_left == 0 {
+    /// Walks a chunk, or a node with everything below it, last child first.
+    fn walk(&mut self, nodes: &NodeReader, reference: Reference) {
+        let mut stack = vec![reference];
+        while let Some(reference) = stack.pop() {
+            if self.missing == 0 {
                 return;
             }
-            if child.fingerprint.is_zero() || !self.met.insert(child.fingerprint) {
+            let fingerprint = reference.fingerprint();
+            let Reference::Node { child, .. } = reference else {
+                self.meet(&fingerprint);
+                continue;
+            };
+            if self.nodes_left == 0 {
+                return;
+            }
+            if !self.met.insert(fingerprint) {
                 continue;
             }
-            self.meet(&child.fingerprint);
+            self.meet(&fingerprint);
             self.nodes_left -= 1;
-            let Ok(view) = nodes.node(level, &child) else { continue };
-            if level == 0 {
-                view.children().iter().rev().for_each(|chunk| self.meet(&chunk.fingerprint));
-            } else {
-                // The last one pushed is walked first.
-                stack.extend(view.children().iter().map(|child| (level - 1, *child)));
+            // The last one pushed is walked first.
+            if let Ok(view) = nodes.node_of(&fingerprint, child.hint) {
+                stack.extend(view.references());
             }
         }
     }

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::Result;
+use dedupfs_store::recipe::Reference;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, OperationsLog};
 
 use super::Run;
@@ -134,11 +135,11 @@ impl Run<'_> {
             }
             let Ok(view) = core.dedup.nodes().node_of(&fingerprint, container) else { continue };
             freed.push((fingerprint, container));
-            if view.level == 0 {
-                chunks += view.children().len() as u64;
-                continue;
-            }
-            for child in view.children().iter().filter(|child| !child.fingerprint.is_zero()) {
+            for reference in view.references() {
+                let Reference::Node { child, .. } = reference else {
+                    chunks += 1;
+                    continue;
+                };
                 let dropped = dropped.entry(child.fingerprint).or_insert(0);
                 *dropped += 1;
                 if let Some(cell) = core.indexes.nodes.committed(&child.fingerprint)?
@@ -164,13 +165,11 @@ impl Run<'_> {
                     return Ok(gone);
                 }
                 let Ok(view) = core.dedup.nodes().node_of(fingerprint, *container) else { continue };
-                if view.level > 0 {
-                    continue;
-                }
-                for child in view.children() {
+                for reference in view.references() {
+                    let Reference::Chunk(child) = reference else { continue };
                     let place = (u128::from(child.fingerprint.prefix()) * u128::from(parts)) >> u64::BITS;
                     let is_in_part = place == u128::from(part);
-                    if is_in_part && !child.fingerprint.is_zero() {
+                    if is_in_part {
                         *dropped.entry(child.fingerprint).or_insert(0) += 1;
                     }
                 }

@@ -1,7 +1,7 @@
 //! Marking: finds the live recipe nodes and their reference counts, from the inodes' roots down through the lists.
 //!
-//! Only lists are read here, one node in some hundred. The chunks of segments are counted later: each segment is read
-//! once, in the order of places. Memory: 49 bytes for each node of all recipe containers, in a hash table of 8/7 to
+//! Of recipes only lists are read here, one node in some hundred; of frozen trees all nodes. Chunks are counted later:
+//! each segment, and each tree node that names chunks, is read once more, in the order of places. Memory: 49 bytes for each node of all recipe containers, in a hash table of 8/7 to
 //! 16/7 of their number, created in its final size: 56 to 112 bytes for a node of some 500 chunks.
 
 use std::collections::{HashMap, HashSet};
@@ -9,7 +9,8 @@ use std::collections::{HashMap, HashSet};
 use dedupfs_base::Result;
 use dedupfs_index::Location;
 use dedupfs_store::codec::checksum;
-use dedupfs_store::recipe::{Node, Root};
+use dedupfs_store::node::Node;
+use dedupfs_store::recipe::{Reference, Root};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
 use super::state::Phase;
@@ -30,7 +31,7 @@ const _: () = assert!(size_of::<(Fingerprint, Mark)>() == 48);
 #[derive(Default, Debug)]
 pub(super) struct Marks {
     nodes: HashMap<Fingerprint, Mark>,
-    /// Live lists that were read and are sound.
+    /// Live nodes that were read, are sound, and name no chunks.
     lists: HashSet<Fingerprint>,
     /// Number of unreadable tables and lists, and of nodes that no container has.
     pub missing: u64,
@@ -43,7 +44,7 @@ impl Marks {
         Some((Location::new(mark.container, mark.len_bytes), mark.references))
     }
 
-    /// Whether the node is a list that marking has read.
+    /// Whether marking has read the node, and it names no chunks.
     pub(super) fn is_list(&self, fingerprint: &Fingerprint) -> bool {
         self.lists.contains(fingerprint)
     }
@@ -130,7 +131,9 @@ impl Rebuilder<'_> {
                     }
                 }
                 Root::Chunk(_) => {}
-                Root::Node { level, child } => self.mark_tree(inode.ino, *level, child.fingerprint, &mut marks)?,
+                Root::Node { level, child } | Root::Tree { level, child } => {
+                    self.mark_below(inode.ino, *level, child.fingerprint, &mut marks)?;
+                }
             }
             Ok(())
         });
@@ -138,20 +141,21 @@ impl Rebuilder<'_> {
         outcome.map(|()| marks)
     }
 
-    fn mark_tree(&self, ino: u64, level: u8, root: Fingerprint, marks: &mut Marks) -> Result<()> {
-        let mut lists = Vec::new();
+    /// Marks a node with all nodes below it. Segments are read later, and so are the chunks that tree nodes name.
+    fn mark_below(&self, ino: u64, level: u8, root: Fingerprint, marks: &mut Marks) -> Result<()> {
+        let mut unread = Vec::new();
         if marks.mark(root) && level > 0 {
-            lists.push((level, root));
+            unread.push((level, root));
         }
-        while let Some((level, fingerprint)) = lists.pop() {
+        while let Some((level, fingerprint)) = unread.pop() {
             // Without a container: counted as missing when it was marked.
             let Some((location, _)) = marks.live(&fingerprint).filter(|(location, _)| !location.is_lost()) else {
                 continue;
             };
-            let list = match self.sound_node(&fingerprint, level, location) {
-                Ok((list, found)) => {
+            let references = match self.sound_node(&fingerprint, Some(level), location) {
+                Ok((node, found)) => {
                     marks.relocate(&fingerprint, found);
-                    list
+                    node.references()
                 }
                 Err(error) if is_loss(&error) => {
                     tracing::error!(ino, %error, "a recipe node cannot be read");
@@ -160,11 +164,18 @@ impl Rebuilder<'_> {
                 }
                 Err(error) => return Err(error),
             };
-            marks.lists.insert(fingerprint);
-            for child in list.children.iter().filter(|child| !child.fingerprint.is_zero()) {
-                if marks.mark(child.fingerprint) && level > 1 {
-                    lists.push((level - 1, child.fingerprint));
+            let mut names_chunks = false;
+            for reference in references {
+                let Reference::Node { level, child } = reference else {
+                    names_chunks = true;
+                    continue;
+                };
+                if marks.mark(child.fingerprint) && level > 0 {
+                    unread.push((level, child.fingerprint));
                 }
+            }
+            if !names_chunks {
+                marks.lists.insert(fingerprint);
             }
         }
         Ok(())
@@ -175,7 +186,7 @@ impl Rebuilder<'_> {
     pub(super) fn sound_node(
         &self,
         fingerprint: &Fingerprint,
-        level: u8,
+        level: Option<u8>,
         location: Location,
     ) -> Result<(Node, Location)> {
         let failure = match self.node(fingerprint, level, location) {
@@ -196,8 +207,8 @@ impl Rebuilder<'_> {
         Err(failure)
     }
 
-    /// Reads a node and checks that it matches its fingerprint.
-    pub(super) fn node(&self, fingerprint: &Fingerprint, level: u8, location: Location) -> Result<Node> {
+    /// Reads a node and checks that it matches its fingerprint. Without a `level` it must be a segment or a tree node.
+    fn node(&self, fingerprint: &Fingerprint, level: Option<u8>, location: Location) -> Result<Node> {
         let bytes = self
             .stores
             .recipes
@@ -208,9 +219,11 @@ impl Rebuilder<'_> {
         if found != *fingerprint {
             return Err(StoreError::corrupt("recipe node", fingerprint, found).into());
         }
-        if node.level != level {
-            let found = format!("one of level {}", node.level);
-            return Err(StoreError::corrupt("recipe node", format!("{fingerprint} of level {level}"), found).into());
+        let is_segment_or_tree = || node.level() == 0 || Node::is_tree(node.level());
+        if !level.map_or_else(is_segment_or_tree, |level| node.level() == level) {
+            let expected = format!("{fingerprint} of level {}", level.unwrap_or(0));
+            let found = format!("one of level {}", node.level());
+            return Err(StoreError::corrupt("recipe node", expected, found).into());
         }
         Ok(node)
     }

@@ -1,11 +1,10 @@
-//! Counting the chunks of live segments, and setting the cells of nodes.
+//! Counting the chunks of live segments and tree nodes, and setting the cells of nodes.
 
 use std::collections::HashSet;
 
 use dedupfs_base::Result;
 use dedupfs_index::Location;
-use dedupfs_store::recipe::Node;
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::ahead::for_each_container;
 use super::marks::Marks;
@@ -16,7 +15,7 @@ struct Live {
     fingerprint: Fingerprint,
     location: Location,
     references: u32,
-    /// Its chunks, if it is a segment; marking has followed lists.
+    /// The chunks that it names; marking has followed nodes.
     chunks: Vec<Fingerprint>,
     /// Whether it cannot be read.
     is_lost: bool,
@@ -58,11 +57,11 @@ impl Rebuilder<'_> {
             }
             let mut live = Live { fingerprint, location, references, chunks: Vec::new(), is_lost: false };
             if !marks.is_list(&fingerprint) {
-                match self.sound_node(&fingerprint, 0, location) {
-                    Ok((Node { children, .. }, found)) => {
+                match self.sound_node(&fingerprint, None, location) {
+                    Ok((node, found)) => {
                         live.location = found;
-                        let chunks = children.iter().map(|child| child.fingerprint);
-                        live.chunks = chunks.filter(|chunk| !chunk.is_zero()).collect();
+                        let chunks = node.references().into_iter().filter(|named| named.kind() == ContainerKind::Data);
+                        live.chunks = chunks.map(|chunk| chunk.fingerprint()).collect();
                     }
                     Err(error) if is_loss(&error) => {
                         tracing::error!(%error, "a recipe node cannot be read");
