@@ -9,6 +9,7 @@
 //! pool                 format, open, recover, repair, close
 //! transfer             put and get
 //! service | upkeep     answers clients | reclaims, checks, scrubs
+//! versions             frozen trees: building, reading
 //! engine               the parts of an open pool
 //! durability           space, commit, export
 //! content | namespace  crates: bytes to chunks, containers and recipes | inodes, names, log
@@ -29,6 +30,7 @@ mod service;
 mod tests;
 pub mod transfer;
 mod upkeep;
+mod versions;
 
 // Tests name the crate as its users do.
 #[cfg(test)]
@@ -40,8 +42,8 @@ pub use dedupfs_sync::IS_WORLD;
 pub use durability::export;
 pub use durability::space::SpaceLimits;
 pub use pool::{
-    OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover, recover_on,
-    repair, socket, stats,
+    OpenOptions, Origin, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, VersionInfo, VersionReport, format,
+    format_on, recover, recover_on, repair, socket, stats,
 };
 pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};

@@ -18,11 +18,12 @@ const ENGINE: &[(&str, u32)] = &[
     ("progress", 0),
     ("durability", 1),
     ("engine", 2),
-    ("upkeep", 3),
-    ("service", 3),
-    ("transfer", 4),
-    ("pool", 5),
-    ("lib", 6),
+    ("versions", 3),
+    ("upkeep", 4),
+    ("service", 4),
+    ("transfer", 5),
+    ("pool", 6),
+    ("lib", 7),
 ];
 
 /// The rooms of the crate `dedupfs-content`.

@@ -102,6 +102,15 @@ pub enum EngineError {
     /// Invalid arguments.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),
+    /// The change of names leads across the border of a version.
+    #[error("a version is a filesystem of its own: copy instead of moving or linking")]
+    OtherFilesystem,
+    /// A version is kept until a time, in seconds since 1970.
+    #[error("the version is locked until {0} seconds after 1970")]
+    LockedUntil(i64),
+    /// A version cannot be part of another.
+    #[error("{0} is a version: make the new one of a directory without versions")]
+    HoldsVersion(String),
     /// Beyond the end of the file (SEEK_DATA, SEEK_HOLE).
     #[error("offset lies beyond the end")]
     BeyondEnd,

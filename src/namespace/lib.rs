@@ -31,6 +31,7 @@ mod base;
 mod changes;
 mod check;
 mod commit;
+mod committed;
 mod container_record;
 mod damage;
 mod directory;
@@ -79,6 +80,7 @@ use self::overlay::Generations;
 
 pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
 pub use self::commit::{CommitInput, Committed};
+pub use self::committed::{CommittedView, NamedInode, Xattr};
 pub use self::directory::DirItem;
 pub use self::export::{ExportSource, ExportTable, Item};
 pub use self::inode::Inode;

@@ -21,6 +21,7 @@ pub mod socket;
 pub mod stats;
 mod trial;
 mod unrecovered;
+mod versions;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use dedupfs_sync::thread::JoinHandle;
 
 use crate::engine::Core;
 use crate::progress::{NoProgress, Progress};
+pub use crate::versions::list::VersionInfo;
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
@@ -44,6 +46,7 @@ use trial::TrialControl;
 pub use trial::{TRIAL_MEMORY_BYTES, TrialReport};
 pub(crate) use unrecovered::RecoveryReport;
 pub use unrecovered::UnrecoveredPool;
+pub use versions::{Origin, VersionReport};
 
 use crate::config::CLOSE_PATIENCE;
 use crate::service::Service;

@@ -7,7 +7,7 @@
 //! a day for a file that is read often. No update when room is tight.
 
 use dedupfs_base::Result;
-use dedupfs_namespace::Inode;
+use dedupfs_namespace::{Inode, is_frozen};
 use dedupfs_service::{Ino, OpenOptions, access_is_due};
 
 use super::open_files::{Live, OpenFile};
@@ -29,6 +29,7 @@ impl Service {
     /// Whether reading this inode now changes its access time; `live` holds its unpublished values.
     fn access_changes(&self, inode: &Inode, live: Live) -> bool {
         let kept = match self.access_times {
+            _ if is_frozen(inode.ino) => true,
             AccessTimes::Relative => false,
             AccessTimes::RelativeButDirectories => inode.is_directory(),
             AccessTimes::Never => true,
@@ -61,7 +62,7 @@ impl Service {
     }
 
     fn note_access(&self, ino: Ino, live: impl FnOnce() -> Live) {
-        if self.access_times == AccessTimes::Never || self.core.is_read_only() {
+        if self.access_times == AccessTimes::Never || self.core.is_read_only() || is_frozen(ino) {
             return;
         }
         let Ok(Some(inode)) = self.core.namespace.inode_shared(ino) else { return };

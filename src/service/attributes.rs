@@ -1,7 +1,7 @@
 //! Attributes of inodes: stat, setattr, access lists and other extended attributes.
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_namespace::Inode;
+use dedupfs_namespace::{Inode, RECORD_PREFIX, is_frozen};
 use dedupfs_service::{AttributeChanges, Attributes, Caller, FileKind, Ino, TimeChange, Timestamp, XattrMode, acl};
 use dedupfs_store::waiting;
 
@@ -36,7 +36,7 @@ pub(super) fn attributes_of(inode: &Inode) -> Attributes {
 impl Service {
     /// Returns the inode with the unpublished values of its content.
     pub(super) fn current(&self, ino: Ino) -> Result<Inode> {
-        let mut inode = self.core.namespace.inode(ino)?.ok_or(EngineError::NotFound)?;
+        let mut inode = (*self.inode(ino)?.ok_or(EngineError::NotFound)?).clone();
         if let Some(file) = self.files.file(ino) {
             file.patch(&mut inode);
         }
@@ -156,10 +156,23 @@ impl Service {
 
     pub(super) fn read_xattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         // The kernel asks for security.capability at every write; most inodes have no attributes at all.
-        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
-        if inode.xattr_count == 0 {
+        let inode = self.inode(ino)?.ok_or(EngineError::NotFound)?;
+        if inode.xattr_count == 0 || name.starts_with(RECORD_PREFIX) {
             return Err(EngineError::NoAttribute);
         }
+        if is_frozen(ino) {
+            let found = self.frozen_attributes(ino)?.into_iter().find(|(own, _)| own == name);
+            return found.map(|(_, value)| value).ok_or(EngineError::NoAttribute);
+        }
         self.core.namespace.xattr(ino, name)?.ok_or(EngineError::NoAttribute)
+    }
+
+    pub(super) fn read_xattr_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>> {
+        if is_frozen(ino) {
+            return Ok(self.frozen_attributes(ino)?.into_iter().map(|(name, _)| name).collect());
+        }
+        let mut names = self.core.namespace.xattr_names(ino)?;
+        names.retain(|name| !name.starts_with(RECORD_PREFIX));
+        Ok(names)
     }
 }

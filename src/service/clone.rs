@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{FILE_BYTES_MAX, FileBody, StreamId};
+use dedupfs_namespace::version_of;
 use dedupfs_service::{Caller, FilePlace, Ino};
 use dedupfs_store::waiting;
 use dedupfs_sync::RwLockWriteGuard;
@@ -108,7 +109,7 @@ impl<'a> Held<'a> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.service.files.let_go(self.ino, || {});
-        self.service.collect(self.ino);
+        self.service.collect(version_of(self.ino));
     }
 }
 

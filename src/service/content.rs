@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{FILE_BYTES_MAX, FileBody, StreamId};
-use dedupfs_namespace::Inode;
+use dedupfs_namespace::{Inode, is_frozen, version_of};
 use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::{StoreError, waiting};
@@ -13,6 +13,7 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
+use super::frozen::check_live;
 use super::open_files::{Live, OpenFile, OpenHandle};
 use super::{Service, now, protection};
 
@@ -24,23 +25,34 @@ const ZERO_RANGE: i32 = 0x10;
 
 impl Service {
     pub(super) fn open_existing(&self, caller: Caller, ino: Ino, how: OpenOptions) -> Result<Opened> {
-        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
+        let inode = self.inode(ino)?.ok_or(EngineError::NotFound)?;
         match inode.kind {
             FileKind::Regular => {}
             FileKind::Directory => return Err(EngineError::IsDirectory),
             _ => return Err(EngineError::Invalid("only regular files are opened here")),
+        }
+        if how.write || how.truncate {
+            check_live(ino)?;
         }
         protection::check_open(&inode, how)?;
         let _pass = (how.write || how.truncate).then(|| self.core.begin_change()).transpose()?;
         if how.truncate && caller.uid != 0 {
             self.drop_privileges(ino)?;
         }
-        let opened = self.open_handle(caller, ino, how)?;
+        let frozen = is_frozen(ino).then_some(inode.root);
+        let opened = self.open_handle(caller, ino, how, frozen)?;
         Ok(Opened { keep_cache: opened.keep_cache && !self.access_must_be_seen(&inode, how), ..opened })
     }
 
-    pub(super) fn open_handle(&self, caller: Caller, ino: Ino, how: OpenOptions) -> Result<Opened> {
-        let (handle, open) = self.files.open(ino, how);
+    /// Opens a file. A frozen one has its content in `frozen`.
+    pub(super) fn open_handle(
+        &self,
+        caller: Caller,
+        ino: Ino,
+        how: OpenOptions,
+        frozen: Option<Root>,
+    ) -> Result<Opened> {
+        let (handle, open) = self.files.open(ino, how, frozen);
         if how.truncate
             && let Err(error) = self.truncate_open(caller, &open.file, 0)
         {
@@ -100,7 +112,7 @@ impl Service {
         // The holder of the lock may be waiting for the disk, and everybody waits for this thread.
         let Some(is_absent) = open.file.body.try_read().map(|body| body.is_none()) else { return false };
         if is_absent {
-            let Ok(Some(inode)) = self.core.namespace.inode_shared(open.file.ino) else { return false };
+            let Ok(Some(inode)) = self.inode(open.file.ino) else { return false };
             // Loading any other root needs no I/O.
             if matches!(inode.root, Root::Node { level: 1.., .. }) {
                 return false;
@@ -219,7 +231,7 @@ impl Service {
                 return body.changes_quickly();
             }
         }
-        let inode = self.core.namespace.inode_shared(ino);
+        let inode = self.inode(ino);
         inode.is_ok_and(|inode| inode.is_none_or(|inode| !matches!(inode.root, Root::Node { .. })))
     }
 
@@ -297,7 +309,7 @@ impl Service {
         }
         drop(open);
         self.files.let_go(ino, || {});
-        self.collect(ino);
+        self.collect(version_of(ino));
     }
 
     /// fallocate(2). The allocated range stays a hole and reserves nothing: data written there later may be known already, or compress.

@@ -51,6 +51,11 @@ impl Drop for HiddenDirectory<'_> {
 }
 
 impl Service {
+    /// Whether the entries of this directory are hidden from the kernel.
+    pub(crate) fn is_hidden(&self, ino: Ino) -> bool {
+        self.hidden.check(ino).is_err()
+    }
+
     /// Hides the present and future entries of an empty directory from the kernel.
     ///
     /// # Errors

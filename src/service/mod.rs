@@ -6,6 +6,8 @@
 //! - [`clone`]: sharing content between files;
 //! - [`attributes`]: stat, setattr, extended attributes;
 //! - [`names`]: creating, linking, removing, with default ACLs and setgid directories;
+//! - [`forgetting`]: which versions may be removed;
+//! - [`frozen`]: versions, which never change;
 //! - [`hidden`]: trees that the kernel does not see until they are whole;
 //! - [`protection`]: flags that protect inodes from changes;
 //! - [`access_times`]: updates of access times by reads.
@@ -17,6 +19,8 @@ mod attributes;
 mod clone;
 mod content;
 mod errno;
+mod forgetting;
+mod frozen;
 mod hidden;
 mod lookups;
 mod memory;
@@ -40,11 +44,13 @@ use attributes::attributes_of;
 pub(crate) use content::CAPABILITY_XATTR;
 use dedupfs_sync::Mutex;
 pub(crate) use errno::errno;
+use frozen::{check_live, check_names};
 use lookups::Lookups;
 use open_files::OpenFiles;
 
 use crate::engine::Core;
 use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::{is_frozen, version_of};
 
 /// How long the kernel may cache names and attributes. All changes pass through the caching kernel, so this can be long.
 const CACHE_TIME: Duration = Duration::from_secs(3600);
@@ -59,6 +65,8 @@ pub struct Service {
     relieving: Mutex<()>,
     hidden: hidden::HiddenDirectories,
     access_times: AccessTimes,
+    frozen: frozen::FoundCache,
+    forgetting: forgetting::Forgetting,
 }
 
 /// Returns the system time in seconds and nanoseconds.
@@ -78,10 +86,15 @@ impl Service {
             relieving: Mutex::default(),
             hidden: hidden::HiddenDirectories::default(),
             access_times,
+            frozen: frozen::cache(),
+            forgetting: forgetting::Forgetting::default(),
         })
     }
 
     fn find(&self, parent: Ino, name: &[u8]) -> Result<Attributes> {
+        if is_frozen(parent) {
+            return self.find_frozen(parent, name);
+        }
         let namespace = &self.core.namespace;
         match namespace.lookup(parent, name)? {
             Some((ino, _)) => self.known_attributes(ino),
@@ -94,11 +107,14 @@ impl Service {
 
     fn known_attributes(&self, ino: Ino) -> Result<Attributes> {
         let attributes = attributes_of(&self.current(ino)?);
-        self.lookups.count(ino);
+        self.lookups.count(version_of(ino));
         Ok(attributes)
     }
 
     fn list(&self, ino: Ino, after: u64, limit: usize, listing: Listing) -> Result<Vec<DirectoryEntry>> {
+        if is_frozen(ino) {
+            return self.list_frozen(ino, after, limit, listing);
+        }
         let items = self.core.namespace.read_directory(ino, after, limit)?;
         if after == 0 {
             self.note_node_access(ino);
@@ -111,7 +127,7 @@ impl Service {
                     Ok(attributes) => Some(attributes),
                     // The name was removed since the page was read.
                     Err(EngineError::NotFound) => continue,
-                    Err(error) if self.lookups.count_name(item.ino) => {
+                    Err(error) if self.lookups.count_name(version_of(item.ino)) => {
                         tracing::error!(directory = ino, ino = item.ino, %error, "listed without attributes, which cannot be read");
                         None
                     }
@@ -154,7 +170,7 @@ impl FileService for Service {
     }
 
     fn lookup_inode(&self, ino: Ino) -> std::result::Result<Attributes, Errno> {
-        answer(self.core.namespace.inode_shared(ino).and_then(|inode| match inode {
+        answer(self.inode(ino).and_then(|inode| match inode {
             Some(inode) if inode.nlink > 0 => self.known_attributes(ino),
             _ => Err(EngineError::NotFound),
         }))
@@ -162,8 +178,8 @@ impl FileService for Service {
     }
 
     fn forget(&self, ino: Ino, count: u64) {
-        if self.lookups.forget(ino, count) {
-            self.collect(ino);
+        if self.lookups.forget(version_of(ino), count) {
+            self.collect(version_of(ino));
         }
     }
 
@@ -177,7 +193,7 @@ impl FileService for Service {
         ino: Ino,
         changes: AttributeChanges,
     ) -> std::result::Result<Attributes, Errno> {
-        answer(self.change_attributes(caller, ino, &changes))
+        answer(check_live(ino).and_then(|()| self.change_attributes(caller, ino, &changes)))
     }
 
     fn flags(&self, ino: Ino) -> std::result::Result<InodeFlags, Errno> {
@@ -185,7 +201,7 @@ impl FileService for Service {
     }
 
     fn set_flags(&self, caller: Caller, ino: Ino, flags: InodeFlags) -> std::result::Result<(), Errno> {
-        answer(self.change_flags(caller, ino, flags))
+        answer(check_live(ino).and_then(|()| self.change_flags(caller, ino, flags)))
     }
 
     fn read_link(&self, ino: Ino) -> std::result::Result<Vec<u8>, Errno> {
@@ -198,7 +214,8 @@ impl FileService for Service {
         node: NewNode<'_>,
         content: NodeContent<'_>,
     ) -> std::result::Result<Attributes, Errno> {
-        answer(self.make_node(caller, node, content).and_then(|inode| self.known_attributes(inode.ino)))
+        let made = check_live(node.parent).and_then(|()| self.make_node(caller, node, content));
+        answer(made.and_then(|inode| self.known_attributes(inode.ino)))
     }
 
     fn create(
@@ -207,18 +224,19 @@ impl FileService for Service {
         node: NewNode<'_>,
         how: OpenOptions,
     ) -> std::result::Result<(Attributes, Opened), Errno> {
-        answer(self.make_node(caller, node, NodeContent::Regular).and_then(|inode| {
-            let opened = self.open_handle(caller, inode.ino, how)?;
+        let made = check_live(node.parent).and_then(|()| self.make_node(caller, node, NodeContent::Regular));
+        answer(made.and_then(|inode| {
+            let opened = self.open_handle(caller, inode.ino, how, None)?;
             Ok((self.known_attributes(inode.ino)?, opened))
         }))
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.remove_name(parent, name))
+        answer(check_live(parent).and_then(|()| self.remove_name(parent, name)))
     }
 
     fn remove_directory(&self, parent: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.remove_empty_directory(parent, name))
+        answer(check_live(parent).and_then(|()| self.remove_empty_directory(parent, name)))
     }
 
     fn rename(
@@ -229,11 +247,14 @@ impl FileService for Service {
         to_name: &[u8],
         flags: RenameFlags,
     ) -> std::result::Result<(), Errno> {
-        answer(self.rename_name((parent, name), (to_parent, to_name), flags))
+        answer(
+            check_names(parent, to_parent).and_then(|()| self.rename_name((parent, name), (to_parent, to_name), flags)),
+        )
     }
 
     fn link(&self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> std::result::Result<Attributes, Errno> {
-        answer(self.link_name(ino, to_parent, to_name).and_then(|()| self.known_attributes(ino)))
+        let linked = check_names(ino, to_parent).and_then(|()| self.link_name(ino, to_parent, to_name));
+        answer(linked.and_then(|()| self.known_attributes(ino)))
     }
 
     fn open(&self, caller: Caller, ino: Ino, how: OpenOptions) -> std::result::Result<Opened, Errno> {
@@ -337,12 +358,12 @@ impl FileService for Service {
         answer(self.list(ino, after, limit, listing))
     }
 
-    fn directory_end(&self) -> u64 {
-        self.core.namespace.directory_end()
+    fn directory_end(&self, ino: Ino) -> u64 {
+        if is_frozen(ino) { u64::MAX } else { self.core.namespace.directory_end() }
     }
 
     fn parent(&self, ino: Ino) -> std::result::Result<Ino, Errno> {
-        answer(self.core.namespace.inode(ino).and_then(|inode| match inode {
+        answer(self.inode(ino).and_then(|inode| match inode {
             Some(inode) if inode.is_directory() => Ok(inode.parent),
             Some(_) => Err(EngineError::NotDirectory),
             None => Err(EngineError::NotFound),
@@ -362,7 +383,7 @@ impl FileService for Service {
     }
 
     fn xattr_names(&self, ino: Ino) -> std::result::Result<Vec<Vec<u8>>, Errno> {
-        answer(self.core.namespace.xattr_names(ino))
+        answer(self.read_xattr_names(ino))
     }
 
     fn set_xattr(
@@ -374,11 +395,11 @@ impl FileService for Service {
         mode: XattrMode,
     ) -> std::result::Result<(), Errno> {
         check_xattr_name(name)?;
-        answer(self.change_xattr(caller, ino, name, value, mode))
+        answer(check_live(ino).and_then(|()| self.change_xattr(caller, ino, name, value, mode)))
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.drop_xattr(ino, name))
+        answer(check_live(ino).and_then(|()| self.drop_xattr(ino, name)))
     }
 
     fn shutdown(&self) {

@@ -63,7 +63,7 @@ impl Service {
     }
 
     pub(super) fn link_target(&self, ino: Ino) -> Result<Vec<u8>> {
-        let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
+        let inode = self.inode(ino)?.ok_or(EngineError::NotFound)?;
         let target = inode.symlink_target.as_ref().ok_or(EngineError::Invalid("not a symbolic link"))?.to_vec();
         self.note_node_access(ino);
         Ok(target)
@@ -79,7 +79,12 @@ impl Service {
     pub(super) fn remove_empty_directory(&self, parent: Ino, name: &[u8]) -> Result<()> {
         let _pass = self.core.begin_change()?;
         let _room = self.core.promise_change();
-        let inode = self.core.namespace.remove_directory(parent, name, now())?;
+        let inode = match self.core.namespace.remove_directory(parent, name, now()) {
+            Err(EngineError::NotEmpty) if self.may_forget(parent, name)? => {
+                self.core.namespace.forget_version(parent, name, now())?
+            }
+            removed => removed?,
+        };
         self.removed(&inode)
     }
 

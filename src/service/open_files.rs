@@ -57,6 +57,8 @@ impl Live {
 pub(super) struct OpenFile {
     /// Inode number.
     pub ino: Ino,
+    /// Content of a frozen file.
+    frozen: Option<Root>,
     /// Content; `None` until the first use.
     pub body: RwLock<Option<FileBody>>,
     /// Unpublished values for stat.
@@ -139,7 +141,10 @@ impl OpenFile {
         namespace: &Namespace,
     ) -> Result<&'a mut FileBody> {
         if body.is_none() {
-            let root = namespace.inode(self.ino)?.ok_or(EngineError::NotFound)?.root;
+            let root = match self.frozen {
+                Some(root) => root,
+                None => namespace.inode_shared(self.ino)?.ok_or(EngineError::NotFound)?.root,
+            };
             *body = Some(FileBody::open(context.clone(), &root)?);
         }
         self.note_use();
@@ -245,9 +250,10 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    pub(super) fn open(&self, ino: Ino, how: OpenOptions) -> (Handle, Arc<OpenHandle>) {
+    /// Opens a file. A frozen one has its content in `frozen`.
+    pub(super) fn open(&self, ino: Ino, how: OpenOptions, frozen: Option<Root>) -> (Handle, Arc<OpenHandle>) {
         let mut table = self.table_with(ino);
-        let entry = self.hold_in(&mut table, ino);
+        let entry = self.hold_in(&mut table, ino, frozen);
         let is_direct = entry.direct_writers > 0 || (how.write && !how.read && entry.cached == 0);
         let open = Arc::new(OpenHandle { file: entry.file.clone(), how, is_direct, ahead: Mutex::default() });
         entry.cached += u64::from(!is_direct);
@@ -262,13 +268,14 @@ impl OpenFiles {
 
     /// Holds a file without a handle for one operation, until [`let_go`](Self::let_go).
     pub(super) fn hold(&self, ino: Ino) -> Arc<OpenFile> {
-        self.hold_in(&mut self.table_with(ino), ino).file.clone()
+        self.hold_in(&mut self.table_with(ino), ino, None).file.clone()
     }
 
-    fn hold_in<'a>(&self, table: &'a mut Table, ino: Ino) -> &'a mut Entry {
+    fn hold_in<'a>(&self, table: &'a mut Table, ino: Ino, frozen: Option<Root>) -> &'a mut Entry {
         let entry = table.files.entry(ino).or_insert_with(|| {
             let file = Arc::new_cyclic(|own| OpenFile {
                 ino,
+                frozen,
                 body: RwLock::new(None),
                 live: Mutex::default(),
                 last_writer: AtomicU64::new(0),
@@ -387,7 +394,7 @@ mod tests {
                 continue;
             }
             let (read, write) = (!matches!(step, Write), !matches!(step, Read));
-            let (handle, open) = files.open(7, OpenOptions { read, write, ..OpenOptions::default() });
+            let (handle, open) = files.open(7, OpenOptions { read, write, ..OpenOptions::default() }, None);
             letters.push(if open.is_direct { 'd' } else { 'c' });
             assert_eq!(open.keeps_cache(), !(open.is_direct && write), "{letters}");
             opened.push(handle);
@@ -399,15 +406,16 @@ mod tests {
     fn a_file_may_be_cached_once_pages_are_kept_or_filled_and_not_by_direct_handles() {
         let opened = |read, direct| {
             let files = OpenFiles::default();
-            let (_, open) = files.open(7, OpenOptions { read, write: true, direct, ..OpenOptions::default() });
+            let (_, open) = files.open(7, OpenOptions { read, write: true, direct, ..OpenOptions::default() }, None);
             (open.keeps_cache(), open.file.may_be_cached())
         };
         assert_eq!(opened(false, false), (false, false), "what is only written is not cached");
         assert_eq!(opened(true, true), (false, false), "an image of a virtual machine");
         assert_eq!(opened(true, false), (true, true), "an ordinary file");
         let files = OpenFiles::default();
-        let (_, image) = files.open(7, OpenOptions { read: true, write: true, direct: true, ..OpenOptions::default() });
-        let (reader, open) = files.open(7, OpenOptions { read: true, ..OpenOptions::default() });
+        let (_, image) =
+            files.open(7, OpenOptions { read: true, write: true, direct: true, ..OpenOptions::default() }, None);
+        let (reader, open) = files.open(7, OpenOptions { read: true, ..OpenOptions::default() }, None);
         assert!(open.keeps_cache() && image.file.may_be_cached());
         files.close(reader);
         files.let_go(7, || {});

@@ -40,7 +40,7 @@ pub(super) fn check_allocate(inode: &Inode, only_allocates: bool) -> Result<()> 
 
 impl Service {
     pub(super) fn inode_flags(&self, ino: Ino) -> Result<InodeFlags> {
-        Ok(self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?.chattr_flags())
+        Ok(self.inode(ino)?.ok_or(EngineError::NotFound)?.chattr_flags())
     }
 
     pub(super) fn change_flags(&self, caller: Caller, ino: Ino, flags: InodeFlags) -> Result<()> {

@@ -369,10 +369,10 @@ pub trait FileService: Send + Sync + 'static {
     fn seek(&self, ino: Ino, handle: Handle, offset: u64, target: SeekTarget) -> Result<u64>;
     /// Lists at most `limit` entries after cookie `after` (0: from the start). The adapter adds `.` and `..`: real cookies begin at 3.
     fn read_directory(&self, ino: Ino, after: u64, limit: usize, listing: Listing) -> Result<Vec<DirectoryEntry>>;
-    /// Returns a cookie behind those of all existing entries. Later names get it or one behind it, also those that move in from another
+    /// Returns a cookie behind those of all existing entries of the directory. Later names get it or one behind it, also those that move in from another
     /// directory. A name that is renamed within its directory keeps its place, or takes that of the name it replaces. So reading a
     /// directory up to here comes to an end, whatever is renamed meanwhile.
-    fn directory_end(&self) -> u64;
+    fn directory_end(&self, ino: Ino) -> u64;
     /// Returns the directory's parent (the root's is itself).
     fn parent(&self, ino: Ino) -> Result<Ino>;
     /// Makes names in the directory durable.

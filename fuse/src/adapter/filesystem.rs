@@ -302,9 +302,9 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+    fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turn();
-        let handle = self.streams.open(self.service.directory_end());
+        let handle = self.streams.open(self.service.directory_end(ino.0));
         reply.opened(FileHandle(handle), FopenFlags::empty());
     }
 

@@ -274,7 +274,7 @@ impl Adapter {
                 }
             }
         }
-        let end = self.streams.end(handle, offset, || self.service.directory_end());
+        let end = self.streams.end(handle, offset, || self.service.directory_end(ino));
         let limit = if with_attributes { ENTRIES_BATCH } else { NAMES_BATCH };
         let mut after = if offset <= COOKIE_PARENT { 0 } else { offset };
         loop {

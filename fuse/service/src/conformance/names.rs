@@ -146,7 +146,7 @@ fn listing_while_changing(client: &Client) {
 
 /// Reads up to the directory's present end, and calls `each` with every entry before it reads on.
 fn read_to_the_end(client: &Client, directory: u64, each: &dyn Fn(usize, &DirectoryEntry)) -> Vec<DirectoryEntry> {
-    let end = client.service.directory_end();
+    let end = client.service.directory_end(directory);
     let mut read: Vec<DirectoryEntry> = Vec::new();
     loop {
         let after = read.last().map_or(0, |entry| entry.cookie);
@@ -194,7 +194,7 @@ fn listing_while_renaming(client: &Client) {
     });
     assert_eq!(inodes_of(&moved), inodes);
     // One new name for each entry that is read.
-    let before = client.service.directory_end();
+    let before = client.service.directory_end(directory);
     let read = read_to_the_end(client, directory, &|number, _| {
         client.file(directory, &format!("added {number}"));
     });

@@ -441,7 +441,7 @@ impl<C: FileContent> FileService for MemoryService<C> {
         Ok(list)
     }
 
-    fn directory_end(&self) -> u64 {
+    fn directory_end(&self, _ino: Ino) -> u64 {
         self.tree.lock().next_cookie
     }
 

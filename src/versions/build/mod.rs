@@ -1,0 +1,217 @@
+//! Building a frozen tree from its entries, in the order of a walk: each directory before its entries, names ascending.
+//!
+//! Leaves are stored as soon as they end, so memory is bounded by the open directories on the way: a leaf and a few
+//! lists each.
+
+mod cut;
+mod levels;
+mod links;
+mod stored;
+
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::{Deduplicator, Pin, StreamId};
+use dedupfs_namespace::FIRST_LINKED_PLACE;
+use dedupfs_store::recipe::{Child, Root};
+use dedupfs_store::tree::{Attributes, Content, Directory, Entry, LEAF_LEVEL, LIST_LEVEL_MAX, Node, Top};
+
+use cut::CutRule;
+use levels::{Levels, Uppermost};
+pub(crate) use links::FileId;
+use links::Links;
+use stored::Nodes;
+
+/// A directory whose entries are being added.
+struct Building {
+    name: Vec<u8>,
+    leaf: Vec<Entry>,
+    /// Pins of the subdirectories in the leaf.
+    pins: Vec<Pin>,
+    levels: Levels,
+    subdirectories: u64,
+    last_name: Vec<u8>,
+}
+
+impl Building {
+    fn new(name: Vec<u8>) -> Self {
+        let levels = Levels::new(LEAF_LEVEL, LIST_LEVEL_MAX);
+        Self { name, leaf: Vec::new(), pins: Vec::new(), levels, subdirectories: 0, last_name: Vec::new() }
+    }
+
+    fn add(&mut self, nodes: &Nodes<'_>, entry: Entry, pin: Option<Pin>) -> Result<()> {
+        if entry.name <= self.last_name {
+            return Err(EngineError::Internal("the names of a directory do not ascend"));
+        }
+        self.last_name.clone_from(&entry.name);
+        self.subdirectories += u64::from(entry.is_directory());
+        self.leaf.push(entry);
+        self.pins.extend(pin);
+        if CutRule::LEAF.ends_behind(0, self.leaf.len(), &self.last_name) {
+            self.end_leaf(nodes)?;
+        }
+        Ok(())
+    }
+
+    fn end_leaf(&mut self, nodes: &Nodes<'_>) -> Result<()> {
+        if self.leaf.is_empty() {
+            return Ok(());
+        }
+        let leaf = nodes.store(Node::Leaf(std::mem::take(&mut self.leaf)))?;
+        self.pins.clear();
+        self.levels.add(nodes, leaf)
+    }
+
+    fn finish(mut self, nodes: &Nodes<'_>) -> Result<(Directory, Option<Pin>)> {
+        self.end_leaf(nodes)?;
+        let subdirectories = self.subdirectories;
+        Ok(match self.levels.finish(nodes)? {
+            Some(Uppermost { level, child, below, pin }) => {
+                (Directory { root: Some((level, child)), subdirectories, below }, Some(pin))
+            }
+            None => (Directory { root: None, subdirectories, below: Default::default() }, None),
+        })
+    }
+}
+
+/// The attributes of an inode, for an entry.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EntryAttributes {
+    pub(crate) mode: u16,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    pub(crate) mtime_secs: i64,
+    pub(crate) mtime_nanos: u32,
+    pub(crate) flags: u32,
+    pub(crate) attributes: Attributes,
+}
+
+impl EntryAttributes {
+    fn entry(self, name: Vec<u8>, link: Option<u64>, content: Content) -> Entry {
+        let Self { mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes } = self;
+        Entry { name, mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes, link, content }
+    }
+}
+
+/// A finished tree.
+pub(crate) struct Built {
+    /// Root of the version's inode.
+    pub(crate) root: Root,
+    /// Keeps the top until the version is named.
+    pub(crate) pin: Pin,
+    /// Its uppermost entry.
+    pub(crate) entry: Entry,
+    /// Sums over everything below the uppermost entry.
+    pub(crate) totals: Totals,
+}
+
+/// Sums that the builder gathers.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Totals {
+    /// Entries, the uppermost one not included.
+    pub(crate) entries: u64,
+    /// Regular files.
+    pub(crate) files: u64,
+    /// Lengths of regular files.
+    pub(crate) logical_bytes: u64,
+    /// Bytes of regular files that are no holes.
+    pub(crate) data_bytes: u64,
+    /// Files that lost further names, because there are too many files with several names.
+    pub(crate) unlinked: u64,
+    /// Tree nodes, known ones included.
+    pub(crate) nodes: u64,
+}
+
+/// Builds one tree.
+pub(crate) struct TreeBuilder<'a> {
+    nodes: Nodes<'a>,
+    /// Open directories, the uppermost first.
+    ways: Vec<Building>,
+    links: Links,
+    totals: Totals,
+}
+
+impl<'a> TreeBuilder<'a> {
+    /// Begins a tree. Its nodes go to the open recipe container of `stream`.
+    pub(crate) fn new(dedup: &'a Deduplicator, stream: StreamId) -> Self {
+        let nodes = Nodes::new(dedup, stream);
+        Self { nodes, ways: Vec::new(), links: Links::default(), totals: Totals::default() }
+    }
+
+    /// Begins a directory; the first one is the uppermost, and its name does not count.
+    pub(crate) fn begin_directory(&mut self, name: &[u8]) {
+        self.ways.push(Building::new(name.to_vec()));
+    }
+
+    /// Adds anything but a directory to the innermost directory. `file` tells files with several names apart. The
+    /// content must be counted or pinned until this returns, and until the leaf is stored: see the caller.
+    ///
+    /// # Errors
+    /// Those of storing nodes; names that do not ascend.
+    pub(crate) fn add(
+        &mut self,
+        name: &[u8],
+        attributes: EntryAttributes,
+        file: Option<FileId>,
+        content: Content,
+    ) -> Result<()> {
+        self.count(&content)?;
+        let link = file.and_then(|file| {
+            let ways = &self.ways;
+            let number = self.links.number(file, || {
+                let mut path: Vec<&[u8]> = ways.iter().skip(1).map(|way| way.name.as_slice()).collect();
+                path.push(name);
+                path.join(&b'/')
+            });
+            self.totals.unlinked += u64::from(number.is_none());
+            number
+        });
+        let way = self.ways.last_mut().ok_or(EngineError::Internal("an entry outside of a directory"))?;
+        way.add(&self.nodes, attributes.entry(name.to_vec(), link, content), None)
+    }
+
+    fn count(&mut self, content: &Content) -> Result<()> {
+        self.totals.entries += 1;
+        if self.totals.entries >= FIRST_LINKED_PLACE {
+            return Err(EngineError::Invalid("more than 2^35 entries in one version"));
+        }
+        if let Content::File { root, data_bytes } = content {
+            self.totals.files += 1;
+            self.totals.logical_bytes = self.totals.logical_bytes.saturating_add(root.len_bytes());
+            self.totals.data_bytes = self.totals.data_bytes.saturating_add(*data_bytes);
+        }
+        Ok(())
+    }
+
+    /// Ends the innermost directory, which is not the uppermost, and adds it to its parent.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub(crate) fn end_directory(&mut self, attributes: EntryAttributes) -> Result<()> {
+        const NONE: EngineError = EngineError::Internal("a directory ends that did not begin");
+        let mut way = self.ways.pop().ok_or(NONE)?;
+        let name = std::mem::take(&mut way.name);
+        let (directory, pin) = way.finish(&self.nodes)?;
+        let content = Content::Directory(directory);
+        self.count(&content)?;
+        let parent = self.ways.last_mut().ok_or(NONE)?;
+        parent.add(&self.nodes, attributes.entry(name, None, content), pin)
+    }
+
+    /// Ends the uppermost directory, and the tree.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub(crate) fn finish(mut self, attributes: EntryAttributes) -> Result<Built> {
+        let way = self.ways.pop().filter(|_| self.ways.is_empty());
+        let way = way.ok_or(EngineError::Internal("a tree ends within a directory"))?;
+        let (directory, pin) = way.finish(&self.nodes)?;
+        let links = self.links.store(&self.nodes)?;
+        let (links, _links_pin): (Option<(u8, Child)>, Option<Pin>) =
+            links.map(|links| ((links.level, links.child), links.pin)).unzip();
+        let entry = attributes.entry(Vec::new(), None, Content::Directory(directory));
+        let top = self.nodes.store(Node::Top(Box::new(Top { entry: entry.clone(), links })))?;
+        drop(pin);
+        self.totals.nodes = self.nodes.count.get();
+        let root = Root::Tree { level: top.level, child: top.part.child };
+        Ok(Built { root, pin: top.pin, entry, totals: self.totals })
+    }
+}

@@ -1,0 +1,138 @@
+//! The versions of a pool or of one directory, as of one commit.
+
+use std::collections::BTreeMap;
+
+use dedupfs_base::Result;
+use dedupfs_namespace::{CommittedView, Inode, VERSION_RECORD, is_frozen};
+use dedupfs_service::{Ino, ROOT_INO};
+use dedupfs_store::StoreError;
+use dedupfs_store::recipe::Root;
+use serde::{Deserialize, Serialize};
+
+use super::record::VersionRecord;
+
+/// Rows read at once.
+const ROWS_AT_ONCE: usize = 512;
+/// Directories followed above a version.
+const DEPTH_MAX: usize = 4096;
+
+/// A version.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct VersionInfo {
+    /// Path of the directory that holds it, from the root of the pool; empty for the root itself. Bytes that are no
+    /// UTF-8 are escaped.
+    pub directory: String,
+    /// Its name; bytes that are no UTF-8 are escaped.
+    pub name: String,
+    /// Inode number.
+    pub ino: Ino,
+    /// Time of completion, in seconds since 1970.
+    pub completed_secs: i64,
+    /// The directory that it was made of.
+    pub source: String,
+    /// The host on which it was made.
+    pub host: String,
+    /// Time that making it took.
+    pub duration_ms: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Entries, the uppermost one not included.
+    pub entries: u64,
+    /// Lengths of its files.
+    pub logical_bytes: u64,
+    /// Bytes of chunks that were stored for it.
+    pub new_bytes: u64,
+    /// Problems that were told while it was made.
+    pub problems: u64,
+    /// Whether it lacks files.
+    pub incomplete: bool,
+    /// It cannot be removed before this time, in seconds since 1970; 0: it is not locked.
+    pub locked_until_secs: i64,
+    /// Fingerprint of its top, in hexadecimal digits.
+    pub fingerprint: String,
+}
+
+/// Returns the versions in `directory`, or all, in the order of their completion.
+///
+/// # Errors
+/// Damage; I/O errors.
+pub(crate) fn list(view: &CommittedView, directory: Option<Ino>) -> Result<Vec<VersionInfo>> {
+    let mut by_directory: BTreeMap<Ino, Vec<Inode>> = BTreeMap::new();
+    let mut after = 0;
+    loop {
+        let versions = view.versions(after, ROWS_AT_ONCE)?;
+        let Some(last) = versions.last() else { break };
+        after = last.ino;
+        for version in versions {
+            // A forgotten version, which somebody still reads, has no name.
+            if version.nlink > 0 && directory.is_none_or(|directory| directory == version.parent) {
+                by_directory.entry(version.parent).or_default().push(version);
+            }
+        }
+    }
+    let mut listed = Vec::new();
+    for (directory, versions) in by_directory {
+        let path = shown(&path_of(view, directory)?);
+        let names = names_of(view, directory, &|ino| is_frozen(ino))?;
+        for version in versions {
+            let Some(name) = names.get(&version.ino) else { continue };
+            listed.push(info(view, &version, &path, name)?);
+        }
+    }
+    listed.sort_by_key(|version| version.ino);
+    Ok(listed)
+}
+
+fn info(view: &CommittedView, version: &Inode, directory: &str, name: &[u8]) -> Result<VersionInfo> {
+    let record = view.record(version.ino, VERSION_RECORD)?;
+    let missing = || StoreError::corrupt(format!("version {}", version.ino), "a record", "none");
+    let record = VersionRecord::decode(&record.ok_or_else(missing)?)?;
+    let fingerprint = match version.root {
+        Root::Tree { child, .. } => child.fingerprint.to_string(),
+        _ => String::new(),
+    };
+    Ok(VersionInfo {
+        directory: directory.to_owned(),
+        name: shown(name),
+        ino: version.ino,
+        completed_secs: record.completed_secs,
+        source: shown(&record.source),
+        host: shown(&record.host),
+        duration_ms: record.duration_ms,
+        files: record.files,
+        entries: record.entries,
+        logical_bytes: record.logical_bytes,
+        new_bytes: record.new_bytes,
+        problems: record.problems,
+        incomplete: record.is_incomplete,
+        locked_until_secs: record.locked_until_secs,
+        fingerprint,
+    })
+}
+
+/// Returns the names of those inodes of a directory that are wanted.
+fn names_of(view: &CommittedView, directory: Ino, is_wanted: &dyn Fn(Ino) -> bool) -> Result<BTreeMap<Ino, Vec<u8>>> {
+    let (mut names, mut after) = (BTreeMap::new(), Vec::new());
+    loop {
+        let page = view.names(directory, &after, ROWS_AT_ONCE)?;
+        let Some((last, ..)) = page.last() else { return Ok(names) };
+        after.clone_from(last);
+        names.extend(page.into_iter().filter(|(_, ino, _)| is_wanted(*ino)).map(|(name, ino, _)| (ino, name)));
+    }
+}
+
+fn path_of(view: &CommittedView, directory: Ino) -> Result<Vec<u8>> {
+    let (mut parts, mut at) = (Vec::new(), directory);
+    while at != ROOT_INO && parts.len() < DEPTH_MAX {
+        let Some(inode) = view.inode(at)? else { break };
+        let Some(name) = names_of(view, inode.parent, &|ino| ino == at)?.remove(&at) else { break };
+        parts.push(name);
+        at = inode.parent;
+    }
+    parts.reverse();
+    Ok(parts.join(&b'/'))
+}
+
+fn shown(bytes: &[u8]) -> String {
+    std::str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned)
+}

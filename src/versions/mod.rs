@@ -1,0 +1,13 @@
+//! Versions: frozen trees of names and attributes, stored as content is.
+//!
+//! - [`build`]: entries in the order of a walk become tree nodes;
+//! - [`read`]: names and inode numbers lead to entries;
+//! - [`snapshot`]: a version of a live directory;
+//! - [`list`]: the versions of a pool;
+//! - [`record`]: the facts about a version that its tree does not hold.
+
+pub(crate) mod build;
+pub(crate) mod list;
+pub(crate) mod read;
+pub(crate) mod record;
+pub(crate) mod snapshot;

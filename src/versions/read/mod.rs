@@ -1,0 +1,182 @@
+//! Reading frozen trees: from a name, an inode number or a place in a listing to an entry.
+//!
+//! Each step reads the nodes of one directory on the way, mostly one or two, and checks that a node is as its parent
+//! says: level, number of rows, last key, sums. So counts that lie are found before a number computed from them is
+//! given to anyone.
+//!
+//! Cost: the depth of the tree; nodes come from the cache of decoded nodes.
+
+mod cursor;
+
+use std::sync::Arc;
+
+use dedupfs_base::{EngineError, Result};
+use dedupfs_content::NodeReader;
+use dedupfs_namespace::{FIRST_LINKED_PLACE, place_of, version_of};
+use dedupfs_service::Ino;
+use dedupfs_store::StoreError;
+use dedupfs_store::recipe::{Child, Root};
+use dedupfs_store::tree::{Content, Directory, Entry, Link, Node, Top};
+
+use cursor::Rows;
+
+/// An entry that was found, with its inode number.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// Inode number.
+    pub(crate) ino: Ino,
+    /// The directory that holds it; of the uppermost entry: itself.
+    pub(crate) directory: Ino,
+    /// The entry.
+    pub(crate) entry: Entry,
+    /// Number of names, if it has several.
+    pub(crate) names: u64,
+}
+
+/// A frozen tree.
+#[derive(Clone)]
+pub(crate) struct FrozenTree<'a> {
+    nodes: &'a NodeReader,
+    version: Ino,
+    top: Arc<Node>,
+}
+
+/// A directory of the tree, with the number of its first entry.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    ino: Ino,
+    directory: Directory,
+}
+
+impl<'a> FrozenTree<'a> {
+    /// Opens the tree of a version.
+    ///
+    /// # Errors
+    /// `Corrupt` if its top is damaged; I/O errors.
+    pub(crate) fn open(nodes: &'a NodeReader, version: Ino, root: &Root) -> Result<Self> {
+        let Root::Tree { level, child } = root else {
+            return Err(StoreError::corrupt("version", "a frozen tree", "other content").into());
+        };
+        let top = nodes.tree_node(*level, child)?;
+        if !matches!(&*top, Node::Top(_)) {
+            return Err(StoreError::corrupt("version", "the top of a tree", "another node").into());
+        }
+        Ok(Self { nodes, version: version_of(version), top })
+    }
+
+    fn top(&self) -> Result<&Top> {
+        match &*self.top {
+            Node::Top(top) => Ok(top),
+            _ => Err(EngineError::Internal("a tree without a top")),
+        }
+    }
+
+    /// The uppermost entry.
+    pub(crate) fn uppermost(&self) -> Result<Found> {
+        let entry = self.top()?.entry.clone();
+        Ok(Found { ino: self.version, directory: self.version, entry, names: 1 })
+    }
+
+    /// Returns the entry of an inode number.
+    ///
+    /// # Errors
+    /// `NotFound` if the tree has no such number; `Corrupt`, I/O errors.
+    pub(crate) fn find(&self, ino: Ino) -> Result<Found> {
+        let place = place_of(ino);
+        if place >= FIRST_LINKED_PLACE {
+            let link = self.link(place - FIRST_LINKED_PLACE)?.ok_or(EngineError::NotFound)?;
+            return self.walk(&link.path);
+        }
+        let mut found = self.uppermost()?;
+        while found.ino < ino {
+            let Content::Directory(directory) = found.entry.content else { return Err(EngineError::NotFound) };
+            let place = Place { ino: found.ino, directory };
+            if ino - found.ino > directory.below.entries {
+                return Err(EngineError::NotFound);
+            }
+            let row = Rows::at_number(self.nodes, &directory, ino - found.ino - 1)?;
+            found = self.found(&place, row)?;
+            // A file with several names has another number.
+            if found.ino >= self.version + FIRST_LINKED_PLACE {
+                return Err(EngineError::NotFound);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns the entry of a name in a directory.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`, `Corrupt`, I/O errors.
+    pub(crate) fn lookup(&self, directory: &Found, name: &[u8]) -> Result<Found> {
+        let place = place(directory)?;
+        match Rows::at_name(self.nodes, &place.directory, name)? {
+            Some(row) => self.found(&place, row),
+            None => Err(EngineError::NotFound),
+        }
+    }
+
+    /// Returns at most `limit` entries of a directory from the row `from` on, in the order of names.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `Corrupt`, I/O errors.
+    pub(crate) fn list(&self, directory: &Found, from: u64, limit: usize) -> Result<Vec<Found>> {
+        let place = place(directory)?;
+        let mut entries = Vec::new();
+        while (entries.len() as u64) < limit as u64 && from + (entries.len() as u64) < place.directory.rows() {
+            let rows = Rows::from_row(self.nodes, &place.directory, from + entries.len() as u64)?;
+            for row in rows.into_iter().take(limit - entries.len()) {
+                entries.push(self.found(&place, row)?);
+            }
+        }
+        Ok(entries)
+    }
+
+    /// Returns the entry at a path from the top.
+    fn walk(&self, path: &[u8]) -> Result<Found> {
+        path.split(|&byte| byte == b'/').try_fold(self.uppermost()?, |found, name| self.lookup(&found, name))
+    }
+
+    fn found(&self, place: &Place, row: cursor::Row) -> Result<Found> {
+        let (entry, before) = (row.entry, row.entries_before);
+        let (ino, names) = match entry.link {
+            None => (place.ino + 1 + before, 1),
+            Some(number) => {
+                let names = self.link(number)?.map_or(1, |link| link.names);
+                (self.version + FIRST_LINKED_PLACE + number % FIRST_LINKED_PLACE, names)
+            }
+        };
+        Ok(Found { ino, directory: place.ino, entry, names })
+    }
+
+    /// Returns the link of this number.
+    fn link(&self, number: u64) -> Result<Option<Link>> {
+        let Some((level, child)) = self.top()?.links else { return Ok(None) };
+        let (mut level, mut child): (u8, Child) = (level, child);
+        loop {
+            match &*self.nodes.tree_node(level, &child)? {
+                Node::Links(links) => {
+                    let at = links.binary_search_by_key(&number, |link| link.number);
+                    return Ok(at.ok().and_then(|at| links.get(at)).cloned());
+                }
+                Node::List { parts, .. } => {
+                    let key = number.to_be_bytes();
+                    let at = parts.partition_point(|part| part.last_key.as_slice() < key.as_slice());
+                    let Some(part) = parts.get(at) else { return Ok(None) };
+                    (level, child) = (level.saturating_sub(1), part.child);
+                }
+                _ => return Err(StoreError::corrupt("links of a version", "links", "another node").into()),
+            }
+        }
+    }
+}
+
+fn place(found: &Found) -> Result<Place> {
+    match found.entry.content {
+        Content::Directory(directory) => Ok(Place { ino: found.ino, directory }),
+        _ => Err(EngineError::NotDirectory),
+    }
+}
+
+#[cfg(test)]
+mod tests;
