@@ -11,6 +11,7 @@
 //! service | upkeep     answers clients | reclaims, checks, scrubs
 //! engine               the parts of an open pool
 //! durability           space, commit, export
+//! versions             retention: which versions of a series are kept
 //! content | namespace  crates: bytes to chunks, containers and recipes | inodes, names, log
 //! ```
 //!
@@ -29,6 +30,7 @@ mod service;
 mod tests;
 pub mod transfer;
 mod upkeep;
+mod versions;
 
 // Tests name the crate as its users do.
 #[cfg(test)]
@@ -46,3 +48,4 @@ pub use pool::{
 pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};
 pub use upkeep::{check, reclaim, scrub};
+pub use versions::retention;

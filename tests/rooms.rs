@@ -17,6 +17,7 @@ const ENGINE: &[(&str, u32)] = &[
     ("config", 0),
     ("progress", 0),
     ("durability", 1),
+    ("versions", 1),
     ("engine", 2),
     ("upkeep", 3),
     ("service", 3),
