@@ -22,6 +22,11 @@ impl Count {
     pub const fn get(self) -> u32 {
         self.0
     }
+
+    /// Whether the count reaches to this place; the first place is 1.
+    pub(super) fn reaches(self, place: u64) -> bool {
+        self == Self::ALL || place <= u64::from(self.0)
+    }
 }
 
 impl fmt::Display for Count {

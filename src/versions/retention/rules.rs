@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use dedupfs_store::StoreError;
 
-use super::{Count, Percent, Span};
+use super::{Count, Percent, Span, Unit};
 
 /// The moment from which [`Rules::keep_within`] counts back.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -61,7 +61,8 @@ pub struct Rules {
     pub keep_within: Option<Span>,
     /// After the other rules: remove the oldest kept versions until the used space of the disk is at most this share.
     ///
-    /// restic has no such rule. Removing one version frees an amount that only the pool knows, so the caller removes them one
+    /// restic has no such rule. [`decide`](super::decide) does not look at it, because removing one version frees an amount
+    /// that only the pool knows: the caller removes the versions of [`removable_for_space`](super::removable_for_space) one
     /// by one, and stops as soon as [`Percent::covers`] holds. Alone it keeps everything that there is space for.
     pub free_until: Option<Percent>,
     /// The moment from which `keep_within` counts.
@@ -72,7 +73,7 @@ pub struct Rules {
 
 impl Rules {
     /// Whether the rules would keep nothing, `free_until` and `keep_none` aside. The caller refuses them unless one of these
-    /// two is given.
+    /// two is given. [`decide`](super::decide) keeps everything then, unless `keep_none` is set.
     pub fn is_empty(&self) -> bool {
         self.keep_within.is_none() && self.counts().into_iter().flatten().all(|count| count == Count::new(0))
     }
@@ -80,6 +81,13 @@ impl Rules {
     /// Returns the counts in the order in which they are stored and shown.
     pub(super) const fn counts(&self) -> [Option<Count>; 6] {
         [self.keep_last, self.keep_hourly, self.keep_daily, self.keep_weekly, self.keep_monthly, self.keep_yearly]
+    }
+
+    /// Returns the rules by periods that keep something.
+    pub(super) fn by_periods(&self) -> impl Iterator<Item = (Unit, Count)> {
+        let [_, counts @ ..] = self.counts();
+        let units = Unit::ALL.into_iter().zip(counts);
+        units.filter_map(|(unit, count)| Some((unit, count.filter(|count| *count > Count::new(0))?)))
     }
 }
 

@@ -31,6 +31,13 @@ impl Span {
     pub const fn parts(self) -> [u16; 4] {
         [self.years, self.months, self.days, self.hours]
     }
+
+    /// Returns the moment that lies this span before another, or none if the calendar does not reach so far.
+    pub(super) fn before(self, moment: &jiff::Zoned) -> Option<jiff::Timestamp> {
+        let span = jiff::Span::new().try_years(self.years).ok()?.try_months(self.months).ok()?;
+        let span = span.try_days(self.days).ok()?.try_hours(self.hours).ok()?;
+        moment.checked_sub(span).ok().map(|moment| moment.timestamp())
+    }
 }
 
 impl fmt::Display for Span {
