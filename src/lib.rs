@@ -9,7 +9,7 @@
 //! pool                 format, open, recover, repair, close
 //! transfer             put and get
 //! service | upkeep     answers clients | reclaims, checks, scrubs
-//! versions             frozen trees: building, reading
+//! versions             frozen trees: building, reading, and which of a series are kept
 //! engine               the parts of an open pool
 //! durability           space, commit, export
 //! content | namespace  crates: bytes to chunks, containers and recipes | inodes, names, log
@@ -48,3 +48,4 @@ pub use pool::{
 pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};
 pub use upkeep::{check, reclaim, scrub};
+pub use versions::retention;

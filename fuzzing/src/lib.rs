@@ -379,3 +379,12 @@ pub fn scrub_position(data: &[u8]) {
     meta.extend_from_slice(data);
     read(&encode_frame(FrameKind::Scrub, &POOL, 0, &meta, &[]));
 }
+
+/// Retention rules, raw and of the known version.
+pub fn retention_rules(data: &[u8]) {
+    for bytes in [data.to_vec(), [&[1], data].concat()] {
+        if let Ok(rules) = dedupfs::retention::Rules::decode(&bytes) {
+            assert_eq!(rules.encode(), bytes);
+        }
+    }
+}

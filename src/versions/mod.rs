@@ -4,10 +4,12 @@
 //! - [`read`]: names and inode numbers lead to entries;
 //! - [`snapshot`]: a version of a live directory;
 //! - [`list`]: the versions of a pool;
+//! - [`retention`]: the rules by which versions are kept;
 //! - [`record`]: the facts about a version that its tree does not hold.
 
 pub(crate) mod build;
 pub(crate) mod list;
 pub(crate) mod read;
 pub(crate) mod record;
+pub mod retention;
 pub(crate) mod snapshot;

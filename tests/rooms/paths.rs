@@ -33,6 +33,10 @@ const BANNED: &[(&str, &[&str])] = &[
     ("rustix", &["fs", "io", "net", "param", "process"]),
     ("rustix::process", &["Pid", "getegid", "geteuid"]),
     ("libc", &[]),
+    ("jiff::Timestamp::now", &[]),
+    ("jiff::Zoned::now", &[]),
+    ("jiff::tz::TimeZone::system", &[]),
+    ("jiff::tz::TimeZone::try_system", &[]),
 ];
 
 /// Files of random bytes.
@@ -395,6 +399,8 @@ mod tests {
             ("use rustix as r; fn f() { r::time::clock_gettime(A); }", "rustix::time::clock_gettime"),
             ("fn f() { rustix::thread::nanosleep(&A); }", "rustix::thread::nanosleep"),
             ("fn f() { rustix::process::test_kill_process(A); }", "rustix::process::test_kill_process"),
+            ("use jiff::{Timestamp, tz}; fn f() { Timestamp::now(); }", "jiff::Timestamp::now"),
+            ("use jiff::tz::TimeZone as T; fn f() { T::system(); }", "jiff::tz::TimeZone::system"),
             ("fn f() { File::open(\"/dev/urandom\"); }", "/dev/urandom"),
             ("fn f() { open!(c\"/dev/random\"); }", "c\"/dev/random\""),
             ("include!(\"a.txt\");", "std::include"),
@@ -427,6 +433,7 @@ mod tests {
             "use dedupfs_sync::{Mutex, clock::Instant, thread}; fn f() { Instant::now(); thread::spawn(f); }",
             "dedupfs_sync::thread_local! { static A: u8 = 0; }",
             "use rustix::{fs::openat, io::Errno, process::geteuid}; fn f() { rustix::param::page_size(); }",
+            "use jiff::{Timestamp, tz::TimeZone}; fn f(zone: TimeZone) { Timestamp::from_second(0); zone.to_offset(a) }",
             "use mincdc::mincdc; fn f() { mincdc(0); let (rand, thread) = (0, 0); rand + thread }",
             "//! Not /dev/urandom, not std::thread.\n/// Nor `rand::random()`.\nfn f() { \"std::thread::spawn\"; }",
             "#[cfg(test)] mod tests { use std::thread; } #[cfg(test)] mod more_tests; #[cfg(test)] use std::thread as t;",
