@@ -33,7 +33,9 @@ impl Below {
     }
 
     pub(super) fn check(self) -> Result<()> {
-        check([self.entries, self.bytes, self.linked].iter().all(|&sum| sum <= SUM_MAX), "sums below 2^63", "more")
+        check([self.entries, self.bytes, self.linked].iter().all(|&sum| sum <= SUM_MAX), "sums below 2^63", "more")?;
+        // A reader takes one from the other.
+        check(self.linked <= self.entries, "at most as many entries with links as entries", self.linked)
     }
 
     pub(super) fn encode_into(self, writer: &mut ByteWriter) {
