@@ -1,5 +1,6 @@
 //! The nodes: leaf, list, leaf of links, top; their encoding, decoding and checks.
 
+use super::entry::check_name;
 use super::part::{child_of, decode_child, encode_child, reference};
 use super::{
     Below, Content, Entry, LEAF_LEVEL, LINKS_LEVEL, LINKS_LEVEL_MAX, LIST_LEVEL_MAX, Link, Part, ROWS_MAX, TOP_LEVEL,
@@ -137,7 +138,7 @@ impl Node {
         match self {
             Self::Leaf(entries) => {
                 check_rows(entries.len())?;
-                entries.iter().try_for_each(|entry| entry.check_name().and_then(|()| entry.check()))?;
+                entries.iter().try_for_each(|entry| check_name(&entry.name).and_then(|()| entry.check()))?;
                 check_ascending(entries.iter().map(|entry| &entry.name))?;
             }
             Self::List { level, parts } => {
