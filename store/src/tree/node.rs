@@ -158,9 +158,18 @@ impl Node {
             Self::Top(top) => {
                 check(top.entry.name.is_empty(), "a top without a name", top.entry.name.escape_ascii())?;
                 top.entry.check()?;
-                if let Some((level, child)) = &top.links {
-                    check((LINKS_LEVEL..=LINKS_LEVEL_MAX).contains(level), "the level of links", level)?;
-                    check(!child.is_zero() && child.len_bytes > 0, "a node of links", "zeros")?;
+                let linked = top.entry.sums().map_or(0, |sums| sums.linked);
+                match &top.links {
+                    None => check(linked == 0, "links of the entries with links", "none")?,
+                    Some((level, child)) => {
+                        check((LINKS_LEVEL..=LINKS_LEVEL_MAX).contains(level), "the level of links", level)?;
+                        check(!child.is_zero(), "the fingerprint of links", "zeros")?;
+                        check(
+                            (1..=linked).contains(&child.len_bytes),
+                            "at most a link for each entry",
+                            child.len_bytes,
+                        )?;
+                    }
                 }
             }
         }
