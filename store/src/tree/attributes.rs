@@ -41,7 +41,10 @@ impl Attributes {
             }
             Self::Stored(root) => {
                 root.check()?;
-                check(matches!(root, Root::Chunk(_) | Root::Node { .. }), "stored attributes", "no content")
+                check(matches!(root, Root::Chunk(_) | Root::Node { .. }), "stored attributes", "no content")?;
+                // One place for each set: equal entries have equal fingerprints.
+                let len_bytes = root.len_bytes();
+                check(len_bytes > ATTRIBUTES_INLINE_BYTES_MAX as u64, "more than 256 bytes of attributes", len_bytes)
             }
         }
     }
