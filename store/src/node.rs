@@ -82,3 +82,6 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
