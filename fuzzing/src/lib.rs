@@ -153,7 +153,7 @@ pub fn node(data: &[u8]) {
     if let Ok(node) = Node::decode(&bytes) {
         assert_eq!(node.encode(), bytes);
         assert_eq!(Node::is_tree(node.level()), matches!(node, Node::Tree(_)));
-        assert!(node.len().expect("was checked") > 0);
+        assert!(node.len_bytes().expect("was checked") > 0);
         assert!(node.references().iter().all(|reference| !reference.fingerprint().is_zero()));
         let _ = node.identity_bytes();
     }

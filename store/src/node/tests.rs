@@ -43,16 +43,16 @@ fn the_level_tells_the_kind() {
 fn both_kinds_answer_for_themselves() {
     let (recipe_node, tree_node) = (recipe_node(), tree_node());
     let node = Node::Recipe(recipe_node.clone());
-    assert_eq!((node.level(), node.len().unwrap()), (0, 19));
+    assert_eq!((node.level(), node.len_bytes().unwrap()), (0, 19));
     assert_eq!(node.references(), [Reference::Chunk(child(1)), Reference::Chunk(child(2))]);
     assert!(node.references().iter().all(|reference| reference.kind() == ContainerKind::Data));
     assert_eq!((node.identity_bytes(), node.encode()), (recipe_node.identity_bytes(), recipe_node.encode()));
     let node = Node::Tree(tree_node.clone());
-    assert_eq!((node.level(), node.len().unwrap()), (17, 10));
+    assert_eq!((node.level(), node.len_bytes().unwrap()), (17, 10));
     let nodes = [1, 2].map(|number| Reference::Node { level: 16, child: child(number) });
     assert_eq!(node.references(), nodes);
     assert!(node.references().iter().all(|reference| reference.kind() == ContainerKind::Recipe));
     assert_eq!((node.identity_bytes(), node.encode()), (tree_node.identity_bytes(), tree_node.encode()));
     let too_long = recipe::Node { level: 0, children: vec![Child::zero(u64::MAX)] };
-    assert!(Node::Recipe(too_long).len().is_err());
+    assert!(Node::Recipe(too_long).len_bytes().is_err());
 }
