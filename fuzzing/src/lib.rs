@@ -11,8 +11,10 @@ use dedupfs_store::container::{
 };
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::frame::{Expect, FrameHeader, FrameKind, decode_frame, encode_frame};
-use dedupfs_store::recipe::{Node, Root};
+use dedupfs_store::node::Node;
+use dedupfs_store::recipe::Root;
 use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_store::tree;
 use dedupfs_store::{ContainerId, ContainerKind, PoolId};
 
 const POOL: PoolId = PoolId([7; 16]);
@@ -143,14 +145,46 @@ pub fn scan(mut data: &[u8]) {
     assert!(scanned.table.regions.len() <= sound && scanned.table.used_bytes() <= len);
 }
 
-/// Recipe nodes, raw and with a valid checksum.
+/// Nodes of recipes and of frozen trees, raw and with a valid checksum.
 pub fn node(data: &[u8]) {
     let _ = Node::decode(data);
     let mut bytes = data.to_vec();
     bytes.extend_from_slice(&checksum(data).to_le_bytes());
     if let Ok(node) = Node::decode(&bytes) {
         assert_eq!(node.encode(), bytes);
+        assert_eq!(Node::is_tree(node.level()), matches!(node, Node::Tree(_)));
+        assert!(node.len_bytes().expect("was checked") > 0);
+        assert!(node.references().iter().all(|reference| !reference.fingerprint().is_zero()));
         let _ = node.identity_bytes();
+    }
+}
+
+/// Nodes of frozen trees, raw and with a valid checksum behind each level.
+pub fn tree_node(data: &[u8]) {
+    let _ = tree::Node::decode(data);
+    let Some((&level, rest)) = data.split_first() else { return };
+    // Version and level are right, so that more of the inputs reach the rows.
+    let mut bytes = vec![1, tree::LEAF_LEVEL + level % (tree::TOP_LEVEL - tree::LEAF_LEVEL + 1)];
+    bytes.extend_from_slice(rest);
+    bytes.extend_from_slice(&checksum(&bytes).to_le_bytes());
+    if let Ok(node) = tree::Node::decode(&bytes) {
+        assert_eq!(node.encode(), bytes);
+        let identity = node.identity_bytes();
+        let hints = node.without_hints();
+        assert_eq!(hints.identity_bytes(), identity);
+        // Each reference has one hint of at least one byte.
+        let references = node.references().len();
+        let body_bytes = identity.len() - "dedupfs tree node v1 ".len();
+        assert_eq!(hints.encode().len(), 1 + body_bytes + references + 8);
+        let below = node.below().expect("was checked");
+        assert!(below.linked <= below.entries && node.rows() > 0 && node.memory_bytes() > 0);
+    }
+}
+
+/// Sets of attributes of frozen trees.
+pub fn tree_attributes(data: &[u8]) {
+    if let Ok(set) = tree::decode_attributes(data) {
+        assert_eq!(tree::encode_attributes(&set), data);
     }
 }
 

@@ -172,7 +172,7 @@ fn a_claimed_node_that_is_stored_again_counts_its_children_once() {
         let dedup = &pool.core().dedup;
         let container = cell.location.container();
         assert!(cell.references == 0 && dedup.claim_node(node, container).expect("tells"));
-        let children = dedup.nodes().node_of(&node, container).expect("reads").children().len();
+        let children = dedup.nodes().node_of(&node, container).expect("reads").references().len();
         if is_freed {
             assert!(dedup.free_node(0, node, container, children).expect("tells"));
         }

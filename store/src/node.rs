@@ -35,7 +35,7 @@ impl Node {
     ///
     /// # Errors
     /// The lengths of a recipe do not add up to a file.
-    pub fn len(&self) -> Result<u64> {
+    pub fn len_bytes(&self) -> Result<u64> {
         match self {
             Self::Recipe(node) => node.len_bytes(),
             Self::Tree(node) => Ok(node.rows()),
@@ -82,3 +82,6 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,8 +10,10 @@
 //!
 //! Encoding: entry by entry, with numbers of variable length, and all hints at the end. Byte maps: `docs/format.md`.
 //!
-//! Invariants, checked when decoding and asserted when encoding: names are names of one path component; names, keys of
-//! parts and links ascend strictly; a node has at least one entry; sums stay below 2^63; levels are those of the kind.
+//! Invariants, checked when decoding and asserted when encoding: names, also those in paths of links, are names of one
+//! path component; names, keys of parts and links ascend strictly; a node has at least one entry; sums stay below 2^63;
+//! levels are those of the kind; a top has links exactly if entries have them. A node has one encoding.
+//!
 //! A node cannot know whether the counts that it tells of a child are true: a reader compares them ([`Below`],
 //! [`Node::rows`], [`Node::last_key`]).
 

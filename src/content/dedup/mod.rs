@@ -267,7 +267,7 @@ impl Deduplicator {
 
     fn store_any(&self, section: &Section<'_>, stream: StreamId, node: AnyNode) -> Result<(Child, Pin)> {
         let fingerprint = self.fingerprinter.of(&node.identity_bytes());
-        let len_bytes = node.len()?;
+        let len_bytes = node.len_bytes()?;
         let (found, node) = match self.known_node(fingerprint, len_bytes)? {
             Some(found) => (found, node),
             None => match self.store_new_node(section, stream, fingerprint, len_bytes, node)? {

@@ -16,6 +16,8 @@ use super::stored::Nodes;
 
 /// Bytes of memory for the table. Further files get one name each: their content is shared all the same.
 const LINKS_BYTES_MAX: usize = 64 << 20;
+/// Longest first path of a file with several names. A file with a longer one gets several files, too.
+const PATH_BYTES_MAX: usize = 1 << 20;
 /// Memory of an entry besides its path, in both maps.
 const LINK_BYTES: usize = 128;
 
@@ -31,7 +33,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Returns the number of a file for one more name of it; `None` if the table is full.
+    /// Returns the number of a file for one more name of it; `None` if the table is full, or its first path too long.
     pub(super) fn number(&mut self, file: FileId, path: impl FnOnce() -> Vec<u8>) -> Option<u64> {
         if let Some(number) = self.numbers.get(&file) {
             if let Some(link) = self.links.get_mut(number) {
@@ -40,7 +42,7 @@ impl Links {
             return Some(*number);
         }
         let path = path();
-        if self.bytes + path.len() + LINK_BYTES > LINKS_BYTES_MAX {
+        if path.len() > PATH_BYTES_MAX || self.bytes + path.len() + LINK_BYTES > LINKS_BYTES_MAX {
             return None;
         }
         self.bytes += path.len() + LINK_BYTES;

@@ -36,6 +36,7 @@ fn root() -> impl Strategy<Value = Root> {
         (1..=FILE_BYTES_MAX).prop_map(|len_bytes| Root::Zero { len_bytes }),
         stored_child().prop_map(Root::Chunk),
         (0..=LEVEL_MAX, stored_child()).prop_map(|(level, child)| Root::Node { level, child }),
+        (TREE_LEVELS, stored_child()).prop_map(|(level, child)| Root::Tree { level, child }),
     ]
 }
 
@@ -129,9 +130,65 @@ fn damaged_nodes_are_found() {
 #[test]
 fn damaged_roots_are_found() {
     let child = sample_child(3);
-    for root in [Root::Empty, Root::Zero { len_bytes: 77 }, Root::Chunk(child), Root::Node { level: 2, child }] {
+    let (node, tree) = (Root::Node { level: 2, child }, Root::Tree { level: 28, child });
+    for root in [Root::Empty, Root::Zero { len_bytes: 77 }, Root::Chunk(child), node, tree] {
         assert!(encode_root(&root).len() <= ROOT_BYTES_MAX);
         assert_damage_is_found(&encode_root(&root), decode_root);
+    }
+}
+
+#[test]
+fn root_byte_map_is_stable() {
+    let child = Child { fingerprint: Fingerprint([3; 32]), len_bytes: 9, hint: ContainerId(8) };
+    let child_bytes = [&[3; 32][..], &[9, 0, 0, 0, 0, 0, 0, 0], &[8, 0, 0, 0, 0, 0, 0, 0]].concat();
+    let maps = [
+        (Root::Empty, vec![0]),
+        (Root::Zero { len_bytes: 77 }, vec![1, 77, 0, 0, 0, 0, 0, 0, 0]),
+        (Root::Chunk(child), [&[2], &child_bytes[..]].concat()),
+        (Root::Node { level: 2, child }, [&[3, 2], &child_bytes[..]].concat()),
+        (Root::Tree { level: 28, child }, [&[4, 28], &child_bytes[..]].concat()),
+    ];
+    for (root, fields) in maps {
+        assert_eq!(encode_root(&root), [&fields[..], &checksum(&fields).to_le_bytes()[..4]].concat());
+    }
+}
+
+#[test]
+fn nodes_name_the_stored_among_their_children() {
+    let (first, second) = (sample_child(1), sample_child(2));
+    let references: Vec<Reference> = sample_node().references().collect();
+    assert_eq!(references, [Reference::Chunk(first), Reference::Chunk(second)]);
+    let children = vec![Child::zero(7), first, second, Child::zero(8)];
+    let references: Vec<Reference> = Node { level: 1, children }.references().collect();
+    assert_eq!(references, [first, second].map(|child| Reference::Node { level: 0, child }));
+    let higher = Node { level: 3, children: vec![first] };
+    assert_eq!(higher.references().collect::<Vec<_>>(), [Reference::Node { level: 2, child: first }]);
+    assert_eq!(Node { level: 0, children: vec![Child::zero(7)] }.references().count(), 0);
+}
+
+#[test]
+fn roots_name_what_is_stored() {
+    let child = sample_child(1);
+    assert_eq!(Root::Empty.reference(), None);
+    assert_eq!(Root::Zero { len_bytes: 7 }.reference(), None);
+    assert_eq!(Root::Chunk(child).reference(), Some(Reference::Chunk(child)));
+    let node = Some(Reference::Node { level: 2, child });
+    assert_eq!(Root::Node { level: 2, child }.reference(), node);
+    assert_eq!(Root::Tree { level: 2, child }.reference(), node);
+    let lengths = [Root::Chunk(child), Root::Node { level: 2, child }, Root::Tree { level: 28, child }];
+    assert_eq!(lengths.map(|root| root.len_bytes()), [8001, 8001, 0], "a frozen tree is no file");
+}
+
+#[test]
+fn references_tell_where_to_look() {
+    let child = sample_child(1);
+    for (reference, kind) in [
+        (Reference::Chunk(child), ContainerKind::Data),
+        (Reference::Node { level: 0, child }, ContainerKind::Recipe),
+        (Reference::Node { level: 16, child }, ContainerKind::Recipe),
+    ] {
+        assert_eq!((reference.kind(), reference.child()), (kind, &child));
+        assert_eq!(reference.fingerprint(), child.fingerprint);
     }
 }
 
@@ -170,6 +227,11 @@ fn senseless_roots_with_good_checksums_are_refused() {
     refused(&[&[2][..], &[0; 32], &[1; 16]].concat(), "zeros");
     refused(&[&[3, 9][..], &[1; 48]].concat(), "level");
     refused(&[&[2][..], &[1; 32], &[0xff; 16]].concat(), "length of 1");
+    refused(&[&[4, 15][..], &[1; 48]].concat(), "level of a tree node");
+    refused(&[&[4, 32][..], &[1; 48]].concat(), "level of a tree node");
+    refused(&[&[4, 28][..], &[0; 32], &[1; 16]].concat(), "zeros");
+    refused(&[&[4, 28][..], &[1; 32], &[0; 16]].concat(), "length of 1");
+    refused(&[&[3, 16][..], &[1; 48]].concat(), "level at most 8");
 }
 
 #[test]

@@ -41,7 +41,10 @@ impl Attributes {
             }
             Self::Stored(root) => {
                 root.check()?;
-                check(matches!(root, Root::Chunk(_) | Root::Node { .. }), "stored attributes", "no content")
+                check(matches!(root, Root::Chunk(_) | Root::Node { .. }), "stored attributes", "no content")?;
+                // One place for each set: equal entries have equal fingerprints.
+                let len_bytes = root.len_bytes();
+                check(len_bytes > ATTRIBUTES_INLINE_BYTES_MAX as u64, "more than 256 bytes of attributes", len_bytes)
             }
         }
     }
@@ -50,12 +53,17 @@ impl Attributes {
 /// Name and value of an attribute.
 pub type Attribute = (Vec<u8>, Vec<u8>);
 
+fn is_name(name: &[u8]) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0)
+}
+
 /// Encodes a set sorted by names. No attributes give no bytes.
-/// Panics if the names do not ascend: no decoder would accept the bytes.
+/// Panics if the names do not ascend, or one is no name: no decoder would accept the bytes.
 #[must_use]
 pub fn encode_attributes(attributes: &[Attribute]) -> Vec<u8> {
     let names = || attributes.iter().map(|(name, _)| name);
     assert!(names().zip(names().skip(1)).all(|(one, next)| one < next), "names of attributes ascend");
+    assert!(names().all(|name| is_name(name)), "names of attributes have 1 to 255 bytes without NUL");
     let mut writer = ByteWriter::new();
     for (name, value) in attributes {
         writer.u8(name.len() as u8); // at most 255 bytes, as Linux allows
@@ -76,8 +84,7 @@ pub fn decode_attributes(bytes: &[u8]) -> Result<Vec<Attribute>> {
     while reader.remaining() > 0 {
         let name_bytes = usize::from(reader.u8()?);
         let name = reader.bytes(name_bytes)?.to_vec();
-        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.contains(&0);
-        check(is_name, "the name of an attribute", name.escape_ascii())?;
+        check(is_name(&name), "the name of an attribute", name.escape_ascii())?;
         check(attributes.last().is_none_or(|(last, _)| *last < name), "ascending names", name.escape_ascii())?;
         let value_bytes = reader.varint()?;
         check(value_bytes <= SUM_MAX, "the length of a value", value_bytes)?;

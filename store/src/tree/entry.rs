@@ -141,16 +141,6 @@ impl Entry {
         }
     }
 
-    /// Checks that it may be an entry of a directory.
-    pub(super) fn check_name(&self) -> Result<()> {
-        let name = self.name.as_slice();
-        let is_name = (1..=NAME_BYTES_MAX).contains(&name.len())
-            && !matches!(name, b"." | b"..")
-            && !name.contains(&b'/')
-            && !name.contains(&0);
-        check(is_name, "a name of 1 to 255 bytes, other than . and .., without / and NUL", name.escape_ascii())
-    }
-
     const fn kind(&self) -> u8 {
         match self.content {
             Content::File { .. } => 1,
@@ -267,6 +257,15 @@ impl Entry {
         };
         Ok(Self { name, mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes, link, content })
     }
+}
+
+/// Checks that an entry of a directory may have this name.
+pub(super) fn check_name(name: &[u8]) -> Result<()> {
+    let is_name = (1..=NAME_BYTES_MAX).contains(&name.len())
+        && !matches!(name, b"." | b"..")
+        && !name.contains(&b'/')
+        && !name.contains(&0);
+    check(is_name, "a name of 1 to 255 bytes, other than . and .., without / and NUL", name.escape_ascii())
 }
 
 /// Reads a number that is at most `max`.

@@ -1,5 +1,6 @@
 //! Files with several names in one frozen tree.
 
+use super::entry::check_name;
 use super::{SUM_MAX, check};
 use crate::codec::{ByteReader, ByteWriter};
 use crate::error::Result;
@@ -22,7 +23,9 @@ impl Link {
     pub(super) fn check(&self) -> Result<()> {
         check((1..=SUM_MAX).contains(&self.number), "the number of a link", self.number)?;
         check((1..=SUM_MAX).contains(&self.names), "at least one name of a link", self.names)?;
-        check((1..=PATH_BYTES_MAX).contains(&(self.path.len() as u64)), "the path of a link", self.path.len())
+        check((1..=PATH_BYTES_MAX).contains(&(self.path.len() as u64)), "the path of a link", self.path.len())?;
+        // Who follows the path must not leave the tree.
+        self.path.split(|&byte| byte == b'/').try_for_each(check_name)
     }
 
     pub(super) fn encode_into(&self, writer: &mut ByteWriter) {

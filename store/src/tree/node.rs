@@ -1,5 +1,6 @@
 //! The nodes: leaf, list, leaf of links, top; their encoding, decoding and checks.
 
+use super::entry::check_name;
 use super::part::{child_of, decode_child, encode_child, reference};
 use super::{
     Below, Content, Entry, LEAF_LEVEL, LINKS_LEVEL, LINKS_LEVEL_MAX, LIST_LEVEL_MAX, Link, Part, ROWS_MAX, TOP_LEVEL,
@@ -137,7 +138,7 @@ impl Node {
         match self {
             Self::Leaf(entries) => {
                 check_rows(entries.len())?;
-                entries.iter().try_for_each(|entry| entry.check_name().and_then(|()| entry.check()))?;
+                entries.iter().try_for_each(|entry| check_name(&entry.name).and_then(|()| entry.check()))?;
                 check_ascending(entries.iter().map(|entry| &entry.name))?;
             }
             Self::List { level, parts } => {
@@ -157,9 +158,18 @@ impl Node {
             Self::Top(top) => {
                 check(top.entry.name.is_empty(), "a top without a name", top.entry.name.escape_ascii())?;
                 top.entry.check()?;
-                if let Some((level, child)) = &top.links {
-                    check((LINKS_LEVEL..=LINKS_LEVEL_MAX).contains(level), "the level of links", level)?;
-                    check(!child.is_zero() && child.len_bytes > 0, "a node of links", "zeros")?;
+                let linked = top.entry.sums().map_or(0, |sums| sums.linked);
+                match &top.links {
+                    None => check(linked == 0, "links of the entries with links", "none")?,
+                    Some((level, child)) => {
+                        check((LINKS_LEVEL..=LINKS_LEVEL_MAX).contains(level), "the level of links", level)?;
+                        check(!child.is_zero(), "the fingerprint of links", "zeros")?;
+                        check(
+                            (1..=linked).contains(&child.len_bytes),
+                            "at most a link for each entry",
+                            child.len_bytes,
+                        )?;
+                    }
                 }
             }
         }

@@ -1,13 +1,11 @@
 //! A part of a list: a child with the sums over it.
 
+use super::entry::check_name;
 use super::{LINKS_LEVEL, SUM_MAX, check};
 use crate::codec::{ByteReader, ByteWriter};
 use crate::error::Result;
 use crate::id::ContainerId;
 use crate::recipe::{Child, Reference, Root};
-
-/// Longest key of a part: a name, or the number of a link.
-const KEY_BYTES_MAX: usize = super::NAME_BYTES_MAX;
 
 /// Sums over entries and everything below them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
@@ -33,7 +31,9 @@ impl Below {
     }
 
     pub(super) fn check(self) -> Result<()> {
-        check([self.entries, self.bytes, self.linked].iter().all(|&sum| sum <= SUM_MAX), "sums below 2^63", "more")
+        check([self.entries, self.bytes, self.linked].iter().all(|&sum| sum <= SUM_MAX), "sums below 2^63", "more")?;
+        // A reader takes one from the other.
+        check(self.linked <= self.entries, "at most as many entries with links as entries", self.linked)
     }
 
     pub(super) fn encode_into(self, writer: &mut ByteWriter) {
@@ -61,12 +61,14 @@ impl Part {
         let rows = self.child.len_bytes;
         check(!self.child.is_zero(), "the fingerprint of a part", "zeros")?;
         check((1..=SUM_MAX).contains(&rows), "a part of at least one row", rows)?;
-        check((1..=KEY_BYTES_MAX).contains(&self.last_key.len()), "a key of 1 to 255 bytes", self.last_key.len())?;
         self.below.check()?;
         if level > LINKS_LEVEL {
-            check(self.last_key.len() == 8, "the number of a link", self.last_key.len())?;
+            let number = self.last_key.as_slice().try_into().map(u64::from_be_bytes);
+            let is_number = number.is_ok_and(|number| (1..=SUM_MAX).contains(&number));
+            check(is_number, "the number of a link", self.last_key.escape_ascii())?;
             return check(self.below == Below::default(), "no sums over links", self.below.entries);
         }
+        check_name(&self.last_key)?;
         check(self.below.entries >= rows, "at least as many entries as rows", self.below.entries)
     }
 
