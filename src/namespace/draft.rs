@@ -106,7 +106,7 @@ impl<'n> Draft<'n> {
 
     /// Logs that a file refers to a root, or no longer does. Roots without references need no log entry.
     pub(super) fn log_root(&mut self, op: fn(Root) -> LogOp, root: Root) {
-        if matches!(root, Root::Chunk(_) | Root::Node { .. }) {
+        if root.reference().is_some() {
             self.log.push(op(root));
         }
     }

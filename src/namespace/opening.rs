@@ -20,7 +20,7 @@ use super::overlay::Generations;
 use super::tables::{Header, IndexSide};
 use super::totals::Totals;
 use super::verified::{KnownSums, VerifiedFile};
-use super::versions::{FIRST_VERSION, version_of};
+use super::versions::version_behind;
 use super::{
     COOKIE_FIRST, INODE_MEMORY_BYTES, InodeWeighter, NAMESPACE_FILE, Namespace, STORE_CACHE_BYTES_MIN, commit,
 };
@@ -161,7 +161,7 @@ impl Namespace {
         )?;
         store.header = header;
         let snapshot = store.snapshot()?;
-        let next_version = version_of(snapshot.last_ino()?.max(FIRST_VERSION - 1)) + FIRST_VERSION;
+        let next_version = version_behind(snapshot.last_ino()?);
         Ok(Self {
             mutation: Mutex::new(()),
             store: Mutex::new(store),

@@ -46,6 +46,11 @@ pub const fn version_of(ino: Ino) -> Ino {
     if is_frozen(ino) { ino >> PLACE_BITS << PLACE_BITS } else { ino }
 }
 
+/// The least number of a version that is greater than all numbers up to `ino`.
+pub(super) const fn version_behind(ino: Ino) -> Ino {
+    ((ino >> PLACE_BITS) + 1) << PLACE_BITS
+}
+
 /// The place of a frozen inode in its tree.
 #[must_use]
 pub const fn place_of(ino: Ino) -> u64 {
@@ -168,6 +173,8 @@ mod tests {
     #[test]
     fn numbers_lead_to_their_version_and_place() {
         assert!(!is_frozen(FIRST_VERSION - 1) && version_of(77) == 77);
+        assert_eq!((version_behind(0), version_behind(FIRST_VERSION - 1)), (FIRST_VERSION, FIRST_VERSION));
+        assert_eq!(version_behind(FIRST_VERSION), 2 * FIRST_VERSION);
         let version = FIRST_VERSION * 5;
         for place in [0, 1, FIRST_VERSION - 1] {
             assert!(is_frozen(version + place));

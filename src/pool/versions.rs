@@ -70,6 +70,9 @@ impl Pool {
     ) -> Result<VersionReport> {
         let begun = Instant::now();
         let core = &self.core;
+        if is_frozen(source) {
+            return Err(EngineError::HoldsVersion("the source".to_owned()));
+        }
         let _pass = core.begin_change()?;
         core.namespace.allow_versions()?;
         let _reclaiming = self.reclaiming.end(RECLAIM_PATIENCE).ok_or_else(|| {

@@ -12,3 +12,4 @@ mod rebuild;
 mod reclaim;
 mod scrub;
 pub(crate) mod space;
+mod versions;

@@ -21,7 +21,7 @@ impl CutRule {
 
     /// Whether a node of `rows` ends behind the row with this key. `height` is 0 for leaves.
     pub(super) fn ends_behind(&self, height: usize, rows: usize, key: &[u8]) -> bool {
-        let threshold = u64::MAX / (self.mean - self.min) as u64;
+        let threshold = u64::MAX / (self.mean - self.min + 1) as u64;
         rows >= self.max || (rows >= self.min && checksum_seeded(key, self.seed + height as u64) < threshold)
     }
 }
