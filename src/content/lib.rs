@@ -25,7 +25,7 @@ pub use chunker::{Chunker, chunker};
 pub use containers::{
     ContainerOptions, ContainerStore, Extended, Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
 };
-pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded, Pin, Section};
+pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded, Pin, RootPin, Section};
 pub use fetch::{AnyView, Fetcher, NodeReader, NodeView};
 pub use file::{FileBody, FileContext, ReadAhead};
 pub use fingerprint::Fingerprinter;

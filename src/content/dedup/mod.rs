@@ -40,7 +40,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dedupfs_index::Location;
 use dedupfs_index::filter::{FilterChain, FilterStats};
 use dedupfs_store::node::Node as AnyNode;
-use dedupfs_store::recipe::{Child, Node};
+use dedupfs_store::recipe::{Child, Node, Root};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, tree, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
@@ -48,8 +48,8 @@ use dedupfs_sync::{Mutex, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
 pub use forward::Forwarded;
-pub use pins::Pin;
 pub(crate) use pins::Pins;
+pub use pins::{Pin, RootPin};
 pub use sections::Section;
 pub use stored::ContainerChunks;
 
@@ -432,6 +432,25 @@ impl Deduplicator {
     #[must_use]
     pub fn is_pinned(&self, fingerprint: &Fingerprint) -> bool {
         self.pins.is_pinned(fingerprint)
+    }
+
+    /// Keeps the content that a root names from being reclaimed. Call it within the section in which the root was built.
+    /// `None` if the root names nothing.
+    #[must_use]
+    pub fn pin_root(&self, root: &Root) -> Option<RootPin> {
+        self.pins.pin_root(root)
+    }
+
+    /// Whether somebody has pinned the chunk.
+    #[must_use]
+    pub fn is_chunk_pinned(&self, fingerprint: &Fingerprint) -> bool {
+        self.pins.is_chunk_pinned(fingerprint)
+    }
+
+    /// Whether any of the chunks is pinned.
+    #[must_use]
+    pub fn are_chunks_pinned(&self, chunks: &[Fingerprint]) -> bool {
+        self.pins.are_chunks_pinned(chunks)
     }
 
     /// The pins of nodes.

@@ -1,13 +1,17 @@
-//! Pins: holds on recipe nodes that an open file needs before a logged root refers to them.
+//! Pins: holds on nodes and chunks that somebody needs before a logged root or node refers to them.
 //!
 //! A node is stored and its children are counted at once, but its own reference is logged only when the file is
 //! published. In between, the node's count is zero and only its pin keeps it from reclaiming. Claiming and pinning
 //! exclude each other under one lock (invariant I-4: claim, recheck, free).
+//!
+//! A chunk that is a whole file is pinned within the section in which it was found or stored. Reclaiming claims a
+//! container, waits for all sections, and then moves pinned chunks as those that have references.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dedupfs_store::Fingerprint;
+use dedupfs_store::recipe::{Reference, Root};
 use dedupfs_sync::Mutex;
 use dedupfs_sync::canary::{Canary, is_planted};
 
@@ -17,6 +21,18 @@ struct PinState {
     claimed: HashSet<Fingerprint>,
     /// The claimed nodes whose freeing is logged.
     freed: HashSet<Fingerprint>,
+    /// Pinned chunks.
+    chunks: HashMap<Fingerprint, u32>,
+}
+
+/// Takes one from a count, and removes it at zero.
+fn count_down<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, u32>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
 }
 
 /// The nodes pinned by writers and the nodes claimed by reclaiming.
@@ -35,12 +51,24 @@ pub struct Pin {
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let mut state = self.pins.state.lock();
-        if let Some(count) = state.pinned.get_mut(&self.fingerprint) {
-            *count -= 1;
-            if *count == 0 {
-                state.pinned.remove(&self.fingerprint);
-            }
+        count_down(&mut self.pins.state.lock().pinned, &self.fingerprint);
+    }
+}
+
+/// Keeps the content that a root names from being reclaimed while it lives.
+#[derive(Debug)]
+#[must_use = "dropping it ends the pin"]
+pub struct RootPin {
+    pins: Arc<Pins>,
+    reference: Reference,
+}
+
+impl Drop for RootPin {
+    fn drop(&mut self) {
+        let state = &mut *self.pins.state.lock();
+        match &self.reference {
+            Reference::Node { child, .. } => count_down(&mut state.pinned, &child.fingerprint),
+            Reference::Chunk(child) => count_down(&mut state.chunks, &child.fingerprint),
         }
     }
 }
@@ -61,6 +89,29 @@ impl Pins {
     pub(crate) fn pin_new(self: &Arc<Self>, fingerprint: Fingerprint) -> Pin {
         *self.state.lock().pinned.entry(fingerprint).or_insert(0) += 1;
         Pin { pins: self.clone(), fingerprint }
+    }
+
+    /// Pins what a root names. Call it within the section in which the root was built. `None` if the root names nothing.
+    pub(crate) fn pin_root(self: &Arc<Self>, root: &Root) -> Option<RootPin> {
+        let reference = root.reference()?;
+        let state = &mut *self.state.lock();
+        match &reference {
+            Reference::Node { child, .. } => *state.pinned.entry(child.fingerprint).or_insert(0) += 1,
+            Reference::Chunk(child) => *state.chunks.entry(child.fingerprint).or_insert(0) += 1,
+        }
+        Some(RootPin { pins: self.clone(), reference })
+    }
+
+    /// Whether somebody has pinned the chunk.
+    pub(crate) fn is_chunk_pinned(&self, fingerprint: &Fingerprint) -> bool {
+        self.state.lock().chunks.contains_key(fingerprint) && !is_planted(Canary::PinIgnored)
+    }
+
+    /// Whether any of the chunks is pinned.
+    pub(crate) fn are_chunks_pinned(&self, chunks: &[Fingerprint]) -> bool {
+        let state = self.state.lock();
+        let any = !state.chunks.is_empty() && chunks.iter().any(|chunk| state.chunks.contains_key(chunk));
+        any && !is_planted(Canary::PinIgnored)
     }
 
     /// Claims a node for reclaiming. Returns false if it is pinned or already claimed.

@@ -144,7 +144,9 @@ impl<'b, 'r> Batch<'b, 'r> {
             Err(error) => return Ok(Looked::Unreadable(error)),
         };
         let fingerprints: Vec<Fingerprint> = table.entries.iter().map(|entry| entry.fingerprint).collect();
-        if self.kind == ContainerKind::Data && occupied.live_cells == 0 && !has_losses {
+        // Nothing counted refers to a pinned chunk yet. It lives all the same.
+        let has_pinned = self.run.core.dedup.are_chunks_pinned(&fingerprints);
+        if self.kind == ContainerKind::Data && occupied.live_cells == 0 && !has_losses && !has_pinned {
             // All its chunks are dead. A removal names the container, so a chunk that the index places elsewhere stays
             // there.
             for fingerprint in fingerprints {
@@ -162,7 +164,10 @@ impl<'b, 'r> Batch<'b, 'r> {
             if cell.location.container() != container {
                 // It could not be read when the index was rebuilt; this may be the only copy.
                 has_lost |= cell.location.is_lost() && cell.references > 0;
-            } else if cell.references == 0 && self.kind == ContainerKind::Data {
+            } else if cell.references == 0
+                && self.kind == ContainerKind::Data
+                && !(has_pinned && self.run.core.dedup.is_chunk_pinned(&fingerprint))
+            {
                 self.remove(fingerprint, container)?;
             } else if let Err(error) = self.gather(container, fingerprint, entry.len_bytes) {
                 return Ok(Looked::Unreadable(error));

@@ -157,7 +157,8 @@ impl Run<'_> {
         self.core.committer.check_counts()?;
         let mut lost = Vec::new();
         self.core.indexes.chunks.for_each(&mut |fingerprint, cell| {
-            if cell.references == 0 && cell.location.is_lost() {
+            // A pinned chunk will have a reference, and is needed then.
+            if cell.references == 0 && cell.location.is_lost() && !self.core.dedup.is_chunk_pinned(&fingerprint) {
                 lost.push(fingerprint);
             }
             Ok(())
