@@ -42,10 +42,12 @@ pub use dedupfs_sync::IS_WORLD;
 pub use durability::export;
 pub use durability::space::SpaceLimits;
 pub use pool::{
-    OpenOptions, Origin, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, VersionInfo, VersionReport, format,
-    format_on, recover, recover_on, repair, socket, stats,
+    OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover, recover_on,
+    repair, socket, stats,
 };
 pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};
 pub use upkeep::{check, reclaim, scrub};
+pub use versions::list::VersionInfo;
+pub use versions::name::{Origin, VersionReport};
 pub use versions::retention;

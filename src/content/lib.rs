@@ -27,7 +27,7 @@ pub use containers::{
 };
 pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded, Pin, RootPin, Section};
 pub use fetch::{AnyView, Fetcher, NodeReader, NodeView};
-pub use file::{FileBody, FileContext, ReadAhead};
+pub use file::{FileBody, FileContext, Published, ReadAhead};
 pub use fingerprint::Fingerprinter;
 pub use ingest::{BatchPool, IngestContext};
 pub use limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};

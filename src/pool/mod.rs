@@ -34,7 +34,6 @@ use dedupfs_sync::thread::JoinHandle;
 
 use crate::engine::Core;
 use crate::progress::{NoProgress, Progress};
-pub use crate::versions::list::VersionInfo;
 pub(crate) use format::relative_or_absolute;
 pub use format::{format, format_on};
 pub use open::OpenOptions;
@@ -46,7 +45,6 @@ use trial::TrialControl;
 pub use trial::{TRIAL_MEMORY_BYTES, TrialReport};
 pub(crate) use unrecovered::RecoveryReport;
 pub use unrecovered::UnrecoveredPool;
-pub use versions::{Origin, VersionReport};
 
 use crate::config::CLOSE_PATIENCE;
 use crate::service::Service;
@@ -93,7 +91,7 @@ impl Pool {
         self.service.clone()
     }
 
-    /// Copies a tree in; see `transfer::put`.
+    /// Copies a tree in; see `transfer::put` and `transfer::put_version`.
     ///
     /// # Errors
     /// As `transfer::put` says.
@@ -104,7 +102,10 @@ impl Pool {
         to: (Ino, &[u8]),
         progress: &dyn Progress,
     ) -> transfer::Result<TransferReport> {
-        transfer::put(&self.core, &self.service, options, from, to, progress)
+        match &options.version {
+            Some(origin) => transfer::put_version(&self.core, &self.service, options, from, to, origin, progress),
+            None => transfer::put(&self.core, &self.service, options, from, to, progress),
+        }
     }
 
     /// Copies a tree or a file out; see `transfer::get`.

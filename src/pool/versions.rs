@@ -3,56 +3,22 @@
 use std::time::Duration;
 
 use dedupfs_content::StreamId;
-use dedupfs_namespace::{NewVersion, VERSION_RECORD, is_frozen};
-use dedupfs_service::{FileKind, Ino, Timestamp};
+use dedupfs_namespace::{VERSION_RECORD, is_frozen};
+use dedupfs_service::Ino;
 use dedupfs_store::StoreError;
-use dedupfs_store::recipe::Root;
 use dedupfs_sync::clock::Instant;
-use serde::{Deserialize, Serialize};
 
 use super::Pool;
-use crate::engine::Core;
 use crate::progress::Progress;
 use crate::service::now;
-use crate::versions::build::Built;
 use crate::versions::list::{VersionInfo, list};
+use crate::versions::name::{Making, Origin, VersionReport, name_version};
 use crate::versions::record::VersionRecord;
 use crate::versions::snapshot::Snapshot;
 use dedupfs_base::{EngineError, Result};
 
 /// Time within which a run of reclaiming must end so that a snapshot can begin.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(60);
-
-/// The facts about a version that its maker knows.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Origin {
-    /// The directory of which it is made.
-    pub source: Vec<u8>,
-    /// The host on which that directory lies.
-    pub host: Vec<u8>,
-}
-
-/// A version that was made.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct VersionReport {
-    /// Fingerprint of its top, in hexadecimal digits: equal trees have equal ones, also in other pools with the same
-    /// properties.
-    pub fingerprint: String,
-    /// Entries, the uppermost one not included.
-    pub entries: u64,
-    /// Regular files.
-    pub files: u64,
-    /// Lengths of the files.
-    pub logical_bytes: u64,
-    /// Bytes of chunks that were stored for it.
-    pub new_bytes: u64,
-    /// Tree nodes, those that were known included.
-    pub tree_nodes: u64,
-    /// Files that became several, because there are too many files with several names.
-    pub unlinked: u64,
-    /// Time that making it took.
-    pub elapsed_ms: u64,
-}
 
 impl Pool {
     /// Makes a version of the directory `source`, as of this moment, and names it `name` in the directory `into`.
@@ -93,7 +59,8 @@ impl Pool {
         progress.finish();
         let built = built?;
         let new_bytes = core.dedup.stats().bytes_stored.saturating_sub(stored_before);
-        let report = name_version(core, built, (into, name), origin, new_bytes, begun)?;
+        let making = Making { origin, new_bytes, problems: 0, elapsed: begun.elapsed(), completed: now() };
+        let report = name_version(core, built, (into, name), &making)?;
         core.relieve()?;
         Ok(report)
     }
@@ -129,57 +96,4 @@ impl Pool {
         self.service.allow_forgetting(directory, name);
         Ok(())
     }
-}
-
-/// Names a finished tree.
-fn name_version(
-    core: &Core,
-    built: Built,
-    (into, name): (Ino, &[u8]),
-    origin: &Origin,
-    new_bytes: u64,
-    begun: Instant,
-) -> Result<VersionReport> {
-    let Built { root, pin, entry, totals } = built;
-    let completed = now();
-    let elapsed_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    let record = VersionRecord {
-        completed_secs: completed.secs,
-        duration_ms: elapsed_ms,
-        files: totals.files,
-        entries: totals.entries,
-        logical_bytes: totals.logical_bytes,
-        new_bytes,
-        problems: totals.unlinked,
-        source: origin.source.clone(),
-        host: origin.host.clone(),
-        ..VersionRecord::default()
-    };
-    let new = NewVersion {
-        kind: FileKind::Directory,
-        mode: entry.mode,
-        uid: entry.uid,
-        gid: entry.gid,
-        mtime: Timestamp { secs: entry.mtime_secs, nanos: entry.mtime_nanos },
-        root,
-        data_bytes: totals.data_bytes,
-        record: record.encode(),
-    };
-    core.namespace.add_version(into, name, &new, completed)?;
-    // From here on the version's root holds the tree.
-    drop(pin);
-    let fingerprint = match root {
-        Root::Tree { child, .. } => child.fingerprint.to_string(),
-        _ => String::new(),
-    };
-    Ok(VersionReport {
-        fingerprint,
-        entries: totals.entries,
-        files: totals.files,
-        logical_bytes: totals.logical_bytes,
-        new_bytes,
-        tree_nodes: totals.nodes,
-        unlinked: totals.unlinked,
-        elapsed_ms,
-    })
 }

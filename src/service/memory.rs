@@ -26,7 +26,7 @@ const CONTENT_KEPT_FOR: Duration = Duration::from_secs(2);
 
 impl Service {
     /// Frees memory while the budget is exceeded; see the module. Call with no file locked.
-    pub(super) fn relieve_memory(&self) {
+    pub(crate) fn relieve_memory(&self) {
         if self.core.files.is_memory_exceeded() {
             // One thread at a time. Writers wait for it: otherwise they would add more than is freed.
             let _alone = waiting::lock(&self.relieving);

@@ -50,6 +50,14 @@ impl Service {
         }
     }
 
+    /// Takes room for a write of `bytes` of content, as [`admit`](Self::admit) does.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn admit_write(&self, bytes: u64) -> Result<Promise<'_>> {
+        self.admit(self.core.cost.of_write(bytes))
+    }
+
     /// As [`admit`](Self::admit), for changes that free more than they take in the end.
     pub(super) fn admit_freeing(&self, demand: Demand) -> Result<Promise<'_>> {
         let admit = || self.core.space.admit_freeing(demand);

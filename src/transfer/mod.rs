@@ -37,8 +37,9 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::get::get;
-pub(crate) use self::put::put;
 pub use self::put::{Owner, PutOptions};
+pub(crate) use self::put::{put, put_version};
+use crate::versions::name::VersionReport;
 use dedupfs_base::EngineError;
 
 /// Limit of problems that a report describes. The others are only counted.
@@ -77,6 +78,9 @@ pub struct TransferReport {
     pub problem_count: u64,
     /// The first problems.
     pub problems: Vec<Problem>,
+    /// The version that was made, if it was to be one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<VersionReport>,
 }
 
 /// Reason why a tree was not copied.

@@ -36,3 +36,11 @@ mod tests {
         assert_eq!(kind_of(tempfile::tempfile().unwrap()), None);
     }
 }
+
+/// The problem that is told of a pseudo filesystem in a tree.
+pub(super) fn told(kind: &str) -> String {
+    format!(
+        "a pseudo filesystem ({kind}): its files are views of the kernel, copied as they were read, if at all; \
+         --one-file-system leaves it out"
+    )
+}

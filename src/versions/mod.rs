@@ -3,12 +3,14 @@
 //! - [`build`]: entries in the order of a walk become tree nodes;
 //! - [`read`]: names and inode numbers lead to entries;
 //! - [`snapshot`]: a version of a live directory;
+//! - [`name`]: a finished tree becomes a version;
 //! - [`list`]: the versions of a pool;
 //! - [`retention`]: the rules by which versions are kept;
 //! - [`record`]: the facts about a version that its tree does not hold.
 
 pub(crate) mod build;
 pub(crate) mod list;
+pub(crate) mod name;
 pub(crate) mod read;
 pub(crate) mod record;
 pub mod retention;

@@ -69,7 +69,7 @@ impl Snapshot<'_> {
                 if ways.is_empty() {
                     return tree.finish(attributes);
                 }
-                tree.end_directory(attributes)?;
+                tree.end_directory(attributes, None)?;
                 continue;
             };
             if entries.is_multiple_of(ENTRIES_BETWEEN_LOOKS) {
@@ -92,8 +92,8 @@ impl Snapshot<'_> {
                     ways.push(self.way(&inode)?);
                 }
                 _ => {
-                    let file = (inode.nlink > 1).then_some((0, ino));
-                    tree.add(&name, self.attributes(&inode)?, file, content(&inode)?)?;
+                    let file = (inode.nlink > 1).then_some((0, ino, 0));
+                    tree.add(&name, self.attributes(&inode)?, file, content(&inode)?, None)?;
                     self.progress.advance(1);
                 }
             }

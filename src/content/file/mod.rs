@@ -26,5 +26,5 @@ pub(crate) mod rewrite;
 pub(crate) mod seek;
 pub(crate) mod splice;
 
-pub use body::{FileBody, FileContext};
+pub use body::{FileBody, FileContext, Published};
 pub use read_ahead::ReadAhead;

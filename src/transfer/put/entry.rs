@@ -8,16 +8,13 @@ use std::sync::atomic::Ordering;
 use dedupfs_service::{
     AttributeChanges, Errno as PoolErrno, FileKind, FileService, Ino, NodeContent, OpenOptions, WriteFlags, XattrMode,
 };
-use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Stat};
-use rustix::io::Errno;
+use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
 use super::super::crew::Space;
 use super::super::disk::{self, Place, XattrSpace};
 use super::super::tally::{Outcome, Trouble, reading, writing_pool, writing_pool_attributes};
+use super::content::{ContentSink, Source};
 use super::{Directory, Put, Spot, Version, version};
-
-/// Limit of bytes copied beyond the size that a file had when it was opened: some files report no size, and some have no end.
-const BEYOND_SIZE_BYTES_MAX: u64 = 16 << 20;
 
 impl Put<'_> {
     pub(super) fn entry(
@@ -114,7 +111,9 @@ impl Put<'_> {
         if spot.above.is_none() {
             self.is_made.store(true, Ordering::Relaxed);
         }
-        let copied = self.content((ino, handle), from, (stat, spot), &mut space.content).and_then(|bytes| {
+        let source = Source { from, stat, is_pseudo: spot.is_pseudo(), path: &|| spot.path() };
+        let mut writing = Writing { put: self, ino, handle };
+        let copied = source.copy(self.tally, &mut space.content, &mut writing).and_then(|bytes| {
             self.attributes(Place::Open(from), ino, stat, &mut space.xattrs, &|| spot.path())?;
             service.flush(ino, handle).map_err(writing_pool(self.core, "cannot write the file"))?;
             Ok(bytes)
@@ -134,63 +133,6 @@ impl Put<'_> {
             );
         }
         Ok(ino)
-    }
-
-    /// Copies all content except holes; returns the bytes copied.
-    fn content(
-        &self,
-        to: (Ino, u64),
-        from: BorrowedFd<'_>,
-        (stat, spot): (&Stat, Spot<'_>),
-        buffer: &mut [u8],
-    ) -> Outcome<u64> {
-        let size_bytes = u64::try_from(stat.st_size).unwrap_or(0);
-        if spot.is_pseudo() && size_bytes > BEYOND_SIZE_BYTES_MAX {
-            return Err(Trouble::One("a view of the kernel, larger than any file of its kind: left out".to_owned()));
-        }
-        let limit = size_bytes.saturating_add(BEYOND_SIZE_BYTES_MAX);
-        let has_holes = u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512) < size_bytes;
-        let cannot_read = |errno: Errno| match reading("cannot read it")(errno) {
-            // The kernel refuses to show some of its files; that says nothing about a disk.
-            Trouble::Unreadable(what) if spot.is_pseudo() => Trouble::One(what),
-            trouble => trouble,
-        };
-        let (mut offset, mut copied_bytes) = (0, 0);
-        loop {
-            let mut end = u64::MAX;
-            if has_holes {
-                match next_data(from, offset)? {
-                    Some(range) => (offset, end) = (range.start, range.end),
-                    None => break,
-                }
-            }
-            while offset < end {
-                self.tally.go_on()?;
-                let len = buffer.len().min(usize::try_from(end - offset).unwrap_or(usize::MAX));
-                let space = buffer.get_mut(..len).unwrap_or_default();
-                let read = rustix::io::pread(from, &mut *space, offset).map_err(cannot_read)?;
-                let bytes = space.get(..read).unwrap_or_default();
-                if bytes.is_empty() {
-                    return Ok(copied_bytes);
-                }
-                let written = self.service.write(self.writer, to.0, to.1, offset, bytes, WriteFlags::default());
-                written.map_err(writing_pool(self.core, "cannot write the file"))?;
-                self.tally.content(read);
-                offset += read as u64;
-                copied_bytes += read as u64;
-                if offset >= limit {
-                    let what = format!("goes on behind the {size_bytes} bytes that it had: cut at {offset}");
-                    self.tally.problem(&spot.path(), what);
-                    return Ok(copied_bytes);
-                }
-            }
-        }
-        if offset < size_bytes {
-            let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
-            let changed = self.service.set_attributes(self.writer, to.0, changes);
-            changed.map_err(writing_pool(self.core, "cannot write the file"))?;
-        }
-        Ok(copied_bytes)
     }
 
     /// Copies extended attributes (access lists among them), then owner, mode and times. Attributes that the pool does not take are
@@ -241,15 +183,23 @@ fn became_another() -> Trouble {
     Trouble::One("became something else while it was looked at".to_owned())
 }
 
-/// Returns the range of data at or behind `offset`; `None` if only a hole is left.
-fn next_data(from: BorrowedFd<'_>, offset: u64) -> Outcome<Option<std::ops::Range<u64>>> {
-    let start = match rustix::fs::seek(from, SeekFrom::Data(offset)) {
-        Ok(start) => start,
-        Err(Errno::NXIO) => return Ok(None),
-        // A filesystem that does not report holes.
-        Err(Errno::INVAL | Errno::OPNOTSUPP) => return Ok(Some(offset..u64::MAX)),
-        Err(errno) => return Err(reading("cannot read it")(errno)),
-    };
-    let end = rustix::fs::seek(from, SeekFrom::Hole(start)).map_err(reading("cannot read it"))?;
-    Ok(Some(start..end.max(start + 1)))
+/// A file of the pool that is being written.
+struct Writing<'a> {
+    put: &'a Put<'a>,
+    ino: Ino,
+    handle: u64,
+}
+
+impl ContentSink for Writing<'_> {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Outcome<()> {
+        let Self { put, ino, handle } = *self;
+        let written = put.service.write(put.writer, ino, handle, offset, bytes, WriteFlags::default());
+        written.map_err(writing_pool(put.core, "cannot write the file")).map(drop)
+    }
+
+    fn extend_to(&mut self, size_bytes: u64) -> Outcome<()> {
+        let changes = AttributeChanges { size_bytes: Some(size_bytes), ..AttributeChanges::default() };
+        let changed = self.put.service.set_attributes(self.put.writer, self.ino, changes);
+        changed.map_err(writing_pool(self.put.core, "cannot write the file")).map(drop)
+    }
 }

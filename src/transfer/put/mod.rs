@@ -1,8 +1,11 @@
 //! Copies a tree from a disk into the pool.
 //!
-//! [`walk`] goes through the directories, [`entry`] copies their entries.
+//! [`walk`] goes through the directories, [`entry`] copies their entries, [`content`] reads their content. [`frozen`]
+//! makes a version instead of a live tree.
 
+mod content;
 mod entry;
+mod frozen;
 mod options;
 mod walk;
 
@@ -17,6 +20,7 @@ use dedupfs_service::{Caller, FileKind, Ino, NewNode};
 use rustix::fs::{RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
+pub(crate) use self::frozen::put_version;
 pub use self::options::{Owner, PutOptions};
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};

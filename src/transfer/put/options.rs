@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::versions::name::Origin;
+
 /// Which parts of a tree are copied, and for which user.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct PutOptions {
@@ -13,6 +15,9 @@ pub struct PutOptions {
     pub leaves_out_directories: Vec<(u64, u64)>,
     /// The user that copies, if it is not the superuser.
     pub owner: Option<Owner>,
+    /// Make a version, not a live tree. Its record says this of it.
+    #[serde(default)]
+    pub version: Option<Origin>,
 }
 
 /// An ordinary user. The copies belong to this user, as with `cp -a`.

@@ -104,11 +104,7 @@ impl Put<'_> {
         let opened = (from, (stat.st_dev, stat.st_ino));
         let directory = Directory::new((ino, name, Seen { stat, is_pseudo }), above, opened, &self.descriptors);
         if let Some(kind) = kind.filter(|_| is_wanted) {
-            let what = format!(
-                "a pseudo filesystem ({kind}): its files are views of the kernel, copied as they were read, if at all; \
-                 --one-file-system leaves it out"
-            );
-            self.tally.problem(&directory.path(b""), what);
+            self.tally.problem(&directory.path(b""), pseudo::told(kind));
         }
         directory
     }

@@ -21,8 +21,9 @@ const PATH_BYTES_MAX: usize = 1 << 20;
 /// Memory of an entry besides its path, in both maps.
 const LINK_BYTES: usize = 128;
 
-/// Distinguishes files while a tree is built: the device and inode number of the source.
-pub(crate) type FileId = (u64, u64);
+/// Distinguishes files while a tree is built: device and inode number of the source, and a state of the file. An inode
+/// that changed between two of its names is two files.
+pub(crate) type FileId = (u64, u64, u64);
 
 /// The files with several names met so far.
 #[derive(Default)]
@@ -82,20 +83,20 @@ mod tests {
     #[test]
     fn a_number_is_that_of_the_first_path_and_never_of_two_files() {
         let mut links = Links::default();
-        let first = links.number((1, 10), || b"a/b".to_vec()).expect("has room");
-        assert_eq!(links.number((1, 10), || unreachable!("it is known")), Some(first));
+        let first = links.number((1, 10, 0), || b"a/b".to_vec()).expect("has room");
+        assert_eq!(links.number((1, 10, 0), || unreachable!("it is known")), Some(first));
         // Another file whose first path has the same hash.
-        let second = links.number((1, 11), || b"a/b".to_vec()).expect("has room");
+        let second = links.number((1, 10, 1), || b"a/b".to_vec()).expect("has room");
         assert!(second != first && second < FIRST_LINKED_PLACE);
         assert_eq!((links.links[&first].names, links.links[&second].names), (2, 1));
-        assert_eq!(Links::default().number((9, 9), || b"a/b".to_vec()), Some(first), "the same in each version");
+        assert_eq!(Links::default().number((9, 9, 9), || b"a/b".to_vec()), Some(first), "the same in each version");
     }
 
     #[test]
     fn a_full_table_refuses_more_files() {
         let mut links = Links { bytes: LINKS_BYTES_MAX - LINK_BYTES - 2, ..Links::default() };
-        assert!(links.number((1, 1), || b"abc".to_vec()).is_none());
-        assert!(links.number((1, 2), || b"ab".to_vec()).is_some());
-        assert!(links.number((1, 3), || b"a".to_vec()).is_none());
+        assert!(links.number((1, 1, 0), || b"abc".to_vec()).is_none());
+        assert!(links.number((1, 2, 0), || b"ab".to_vec()).is_some());
+        assert!(links.number((1, 3, 0), || b"a".to_vec()).is_none());
     }
 }

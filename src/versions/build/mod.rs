@@ -8,8 +8,10 @@ mod levels;
 mod links;
 mod stored;
 
+use std::sync::Arc;
+
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::{Deduplicator, Pin, StreamId};
+use dedupfs_content::{Deduplicator, Pin, RootPin, StreamId};
 use dedupfs_namespace::FIRST_LINKED_PLACE;
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::tree::{Attributes, Content, Directory, Entry, LEAF_LEVEL, LIST_LEVEL_MAX, Node, Top};
@@ -20,12 +22,31 @@ pub(crate) use links::FileId;
 use links::Links;
 use stored::Nodes;
 
+/// Keeps content from being reclaimed until a stored node refers to it.
+#[derive(Debug)]
+pub(crate) enum Keep {
+    /// Of a subdirectory.
+    Node(#[expect(dead_code, reason = "it only lives")] Pin),
+    /// Of a file, or of extended attributes. Several names share it.
+    Root(Arc<RootPin>),
+}
+
+impl Keep {
+    /// What keeps a root.
+    pub(crate) fn into_root(self) -> Option<Arc<RootPin>> {
+        match self {
+            Self::Root(pin) => Some(pin),
+            Self::Node(_) => None,
+        }
+    }
+}
+
 /// A directory whose entries are being added.
 struct Building {
     name: Vec<u8>,
     leaf: Vec<Entry>,
-    /// Pins of the subdirectories in the leaf.
-    pins: Vec<Pin>,
+    /// What keeps the content of the leaf.
+    keep: Vec<Keep>,
     levels: Levels,
     subdirectories: u64,
     last_name: Vec<u8>,
@@ -34,17 +55,17 @@ struct Building {
 impl Building {
     fn new(name: Vec<u8>) -> Self {
         let levels = Levels::new(LEAF_LEVEL, LIST_LEVEL_MAX);
-        Self { name, leaf: Vec::new(), pins: Vec::new(), levels, subdirectories: 0, last_name: Vec::new() }
+        Self { name, leaf: Vec::new(), keep: Vec::new(), levels, subdirectories: 0, last_name: Vec::new() }
     }
 
-    fn add(&mut self, nodes: &Nodes<'_>, entry: Entry, pin: Option<Pin>) -> Result<()> {
+    fn add(&mut self, nodes: &Nodes<'_>, entry: Entry, keep: impl IntoIterator<Item = Keep>) -> Result<()> {
         if entry.name <= self.last_name {
             return Err(EngineError::Internal("the names of a directory do not ascend"));
         }
         self.last_name.clone_from(&entry.name);
         self.subdirectories += u64::from(entry.is_directory());
         self.leaf.push(entry);
-        self.pins.extend(pin);
+        self.keep.extend(keep);
         if CutRule::LEAF.ends_behind(0, self.leaf.len(), &self.last_name) {
             self.end_leaf(nodes)?;
         }
@@ -56,7 +77,7 @@ impl Building {
             return Ok(());
         }
         let leaf = nodes.store(Node::Leaf(std::mem::take(&mut self.leaf)))?;
-        self.pins.clear();
+        self.keep.clear();
         self.levels.add(nodes, leaf)
     }
 
@@ -136,13 +157,18 @@ impl<'a> TreeBuilder<'a> {
         Self { nodes, ways: Vec::new(), links: Links::default(), totals: Totals::default() }
     }
 
+    /// Number of directories that have begun and not ended.
+    pub(crate) fn depth(&self) -> usize {
+        self.ways.len()
+    }
+
     /// Begins a directory; the first one is the uppermost, and its name does not count.
     pub(crate) fn begin_directory(&mut self, name: &[u8]) {
         self.ways.push(Building::new(name.to_vec()));
     }
 
-    /// Adds anything but a directory to the innermost directory. `file` tells files with several names apart. The
-    /// content must be counted or pinned until this returns, and until the leaf is stored: see the caller.
+    /// Adds anything but a directory to the innermost directory. `file` tells files with several names apart. `keep`
+    /// is held until the leaf is stored; content that it does not hold must be referred to for as long.
     ///
     /// # Errors
     /// Those of storing nodes; names that do not ascend.
@@ -152,6 +178,7 @@ impl<'a> TreeBuilder<'a> {
         attributes: EntryAttributes,
         file: Option<FileId>,
         content: Content,
+        keep: impl IntoIterator<Item = Keep>,
     ) -> Result<()> {
         self.count(&content)?;
         let link = file.and_then(|file| {
@@ -165,7 +192,7 @@ impl<'a> TreeBuilder<'a> {
             number
         });
         let way = self.ways.last_mut().ok_or(EngineError::Internal("an entry outside of a directory"))?;
-        way.add(&self.nodes, attributes.entry(name.to_vec(), link, content), None)
+        way.add(&self.nodes, attributes.entry(name.to_vec(), link, content), keep)
     }
 
     fn count(&mut self, content: &Content) -> Result<()> {
@@ -185,7 +212,11 @@ impl<'a> TreeBuilder<'a> {
     ///
     /// # Errors
     /// As [`add`](Self::add).
-    pub(crate) fn end_directory(&mut self, attributes: EntryAttributes) -> Result<()> {
+    pub(crate) fn end_directory(
+        &mut self,
+        attributes: EntryAttributes,
+        keep: impl IntoIterator<Item = Keep>,
+    ) -> Result<()> {
         const NONE: EngineError = EngineError::Internal("a directory ends that did not begin");
         let mut way = self.ways.pop().ok_or(NONE)?;
         let name = std::mem::take(&mut way.name);
@@ -193,7 +224,8 @@ impl<'a> TreeBuilder<'a> {
         let content = Content::Directory(directory);
         self.count(&content)?;
         let parent = self.ways.last_mut().ok_or(NONE)?;
-        parent.add(&self.nodes, attributes.entry(name, None, content), pin)
+        let keep = keep.into_iter().chain(pin.map(Keep::Node));
+        parent.add(&self.nodes, attributes.entry(name, None, content), keep)
     }
 
     /// Ends the uppermost directory, and the tree.

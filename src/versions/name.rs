@@ -1,0 +1,108 @@
+//! Naming a finished tree: from here on it is a version.
+
+use std::time::Duration;
+
+use dedupfs_base::Result;
+use dedupfs_namespace::NewVersion;
+use dedupfs_service::{FileKind, Ino, Timestamp};
+use dedupfs_store::recipe::Root;
+use serde::{Deserialize, Serialize};
+
+use super::build::Built;
+use super::record::VersionRecord;
+use crate::engine::Core;
+
+/// The facts about a version that its maker knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Origin {
+    /// The directory of which it is made.
+    pub source: Vec<u8>,
+    /// The host on which that directory lies.
+    pub host: Vec<u8>,
+}
+
+/// A version that was made.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct VersionReport {
+    /// Fingerprint of its top, in hexadecimal digits: equal trees have equal ones, also in other pools with the same
+    /// properties.
+    pub fingerprint: String,
+    /// Entries, the uppermost one not included.
+    pub entries: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Lengths of the files.
+    pub logical_bytes: u64,
+    /// Bytes of chunks that were stored meanwhile.
+    pub new_bytes: u64,
+    /// Tree nodes, those that were known included.
+    pub tree_nodes: u64,
+    /// Files that became several, because there are too many files with several names.
+    pub unlinked: u64,
+    /// Time that making it took.
+    pub elapsed_ms: u64,
+}
+
+/// The circumstances under which a tree was built.
+pub(crate) struct Making<'a> {
+    pub(crate) origin: &'a Origin,
+    /// Bytes of chunks that were stored meanwhile.
+    pub(crate) new_bytes: u64,
+    /// Entries that could not be copied, or not completely.
+    pub(crate) problems: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) completed: Timestamp,
+}
+
+/// Names a finished tree `name` in the directory `into`.
+///
+/// # Errors
+/// `Exists`, those of a new name.
+pub(crate) fn name_version(
+    core: &Core,
+    built: Built,
+    (into, name): (Ino, &[u8]),
+    making: &Making<'_>,
+) -> Result<VersionReport> {
+    let Built { root, pin, entry, totals } = built;
+    let elapsed_ms = u64::try_from(making.elapsed.as_millis()).unwrap_or(u64::MAX);
+    let record = VersionRecord {
+        completed_secs: making.completed.secs,
+        duration_ms: elapsed_ms,
+        files: totals.files,
+        entries: totals.entries,
+        logical_bytes: totals.logical_bytes,
+        new_bytes: making.new_bytes,
+        problems: making.problems + totals.unlinked,
+        source: making.origin.source.clone(),
+        host: making.origin.host.clone(),
+        ..VersionRecord::default()
+    };
+    let new = NewVersion {
+        kind: FileKind::Directory,
+        mode: entry.mode,
+        uid: entry.uid,
+        gid: entry.gid,
+        mtime: Timestamp { secs: entry.mtime_secs, nanos: entry.mtime_nanos },
+        root,
+        data_bytes: totals.data_bytes,
+        record: record.encode(),
+    };
+    core.namespace.add_version(into, name, &new, making.completed)?;
+    // From here on the version's root holds the tree.
+    drop(pin);
+    let fingerprint = match root {
+        Root::Tree { child, .. } => child.fingerprint.to_string(),
+        _ => String::new(),
+    };
+    Ok(VersionReport {
+        fingerprint,
+        entries: totals.entries,
+        files: totals.files,
+        logical_bytes: totals.logical_bytes,
+        new_bytes: making.new_bytes,
+        tree_nodes: totals.nodes,
+        unlinked: totals.unlinked,
+        elapsed_ms,
+    })
+}
