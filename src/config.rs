@@ -107,6 +107,10 @@ pub(crate) const SPACE_HYSTERESIS_PERCENT: u64 = 2;
 /// Longest age of a reading of free space.
 pub(crate) const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Bytes on the meta root that an entry of a frozen tree takes at most, usually: its row in a leaf, its share of lists and
+/// padding, its cell in the index, and its note.
+pub(crate) const ENTRY_META_BYTES: u64 = 1024;
+
 /// Default: containers with a smaller live share may be emptied; the emptiest first, and no more than needed.
 pub(crate) const RECLAIM_THRESHOLD_PERCENT: u8 = 90;
 /// Default: garbage that stays, in percent of the live bytes. The last of it costs the most.

@@ -103,7 +103,7 @@ impl Pool {
         progress: &dyn Progress,
     ) -> transfer::Result<TransferReport> {
         match &options.version {
-            Some(origin) => transfer::put_version(&self.core, &self.service, options, from, to, origin, progress),
+            Some(version) => transfer::put_version(&self.core, &self.service, (options, version), from, to, progress),
             None => transfer::put(&self.core, &self.service, options, from, to, progress),
         }
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::durability::space::{Level, RootSpace};
 use crate::engine::Core;
+use crate::versions::notes;
 
 /// The figures that `dedupfs-stats` shows. All sizes in bytes.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
@@ -241,7 +242,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         export_recipe_bytes: export.recipe_bytes,
         export_time_secs: export.time_secs,
         is_exported: export.row > 0,
-        physical_bytes: core.physical_bytes()?,
+        physical_bytes: core.physical_bytes()? + notes::bytes(&*core.meta_device)?,
         data_containers: containers(&core.stores.data),
         recipe_containers: containers(&core.stores.recipes),
         chunk_index: index(&core.indexes.chunks),

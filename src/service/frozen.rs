@@ -59,7 +59,28 @@ pub(super) fn check_names(from: Ino, to: Ino) -> Result<()> {
     }
 }
 
+/// Keeps a version's tree, also if the version is forgotten.
+pub(crate) struct HeldVersion<'a> {
+    service: &'a Service,
+    version: Ino,
+}
+
+impl Drop for HeldVersion<'_> {
+    fn drop(&mut self) {
+        if self.service.lookups.forget(self.version, 1) {
+            self.service.collect(self.version);
+        }
+    }
+}
+
 impl Service {
+    /// Keeps the tree of the version to which an inode belongs.
+    pub(crate) fn hold_version(&self, ino: Ino) -> HeldVersion<'_> {
+        let version = version_of(ino);
+        self.lookups.count(version);
+        HeldVersion { service: self, version }
+    }
+
     /// Returns an inode, live or frozen, if it exists.
     pub(super) fn inode(&self, ino: Ino) -> Result<Option<Arc<Inode>>> {
         if !is_frozen(ino) {

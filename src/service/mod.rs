@@ -44,6 +44,7 @@ use attributes::attributes_of;
 pub(crate) use content::CAPABILITY_XATTR;
 use dedupfs_sync::Mutex;
 pub(crate) use errno::errno;
+pub(crate) use frozen::HeldVersion;
 use frozen::{check_live, check_names};
 use lookups::Lookups;
 use open_files::OpenFiles;

@@ -9,7 +9,7 @@ use dedupfs_sync::Mutex;
 use dedupfs_sync::clock::Instant;
 
 use super::Service;
-use crate::config::{MIB, PUBLISH_PATIENCE};
+use crate::config::{ENTRY_META_BYTES, MIB, PUBLISH_PATIENCE};
 use crate::durability::space::{Demand, Promise};
 
 /// Estimate of the bytes on the meta root for one inode with its name; statfs derives its free inodes from it.
@@ -56,6 +56,15 @@ impl Service {
     /// `NoSpace`.
     pub(crate) fn admit_write(&self, bytes: u64) -> Result<Promise<'_>> {
         self.admit(self.core.cost.of_write(bytes))
+    }
+
+    /// Takes room for that many entries of a frozen tree.
+    ///
+    /// # Errors
+    /// `NoSpace`.
+    pub(crate) fn admit_entries(&self, entries: usize) -> Result<Promise<'_>> {
+        let meta_bytes = Demand::change(0).meta_bytes + entries as u64 * ENTRY_META_BYTES;
+        self.admit(Demand { data_bytes: 0, meta_bytes })
     }
 
     /// As [`admit`](Self::admit), for changes that free more than they take in the end.

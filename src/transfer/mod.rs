@@ -37,7 +37,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::get::get;
-pub use self::put::{Owner, PutOptions};
+pub use self::put::{BaseChoice, Owner, PutOptions, RACY_MS, VersionOptions};
 pub(crate) use self::put::{put, put_version};
 use crate::versions::name::VersionReport;
 use dedupfs_base::EngineError;

@@ -9,6 +9,7 @@ use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
 use serde::{Deserialize, Serialize};
 
+use super::name::Origin;
 use super::record::VersionRecord;
 
 /// Rows read at once.
@@ -50,6 +51,13 @@ pub struct VersionInfo {
     pub locked_until_secs: i64,
     /// Fingerprint of its top, in hexadecimal digits.
     pub fingerprint: String,
+}
+
+impl VersionInfo {
+    /// Whether it is of this source and host.
+    pub(crate) fn is_of(&self, origin: &Origin) -> bool {
+        self.source == shown(&origin.source) && self.host == shown(&origin.host)
+    }
 }
 
 /// Returns the versions in `directory`, or all, in the order of their completion.

@@ -4,6 +4,7 @@
 //! - [`read`]: names and inode numbers lead to entries;
 //! - [`snapshot`]: a version of a live directory;
 //! - [`name`]: a finished tree becomes a version;
+//! - [`notes`]: what the source of a put said;
 //! - [`list`]: the versions of a pool;
 //! - [`retention`]: the rules by which versions are kept;
 //! - [`record`]: the facts about a version that its tree does not hold.
@@ -11,6 +12,7 @@
 pub(crate) mod build;
 pub(crate) mod list;
 pub(crate) mod name;
+pub(crate) mod notes;
 pub(crate) mod read;
 pub(crate) mod record;
 pub mod retention;

@@ -24,6 +24,9 @@ pub struct Origin {
 /// A version that was made.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct VersionReport {
+    /// Inode number.
+    #[serde(default)]
+    pub ino: Ino,
     /// Fingerprint of its top, in hexadecimal digits: equal trees have equal ones, also in other pools with the same
     /// properties.
     pub fingerprint: String,
@@ -41,6 +44,21 @@ pub struct VersionReport {
     pub unlinked: u64,
     /// Time that making it took.
     pub elapsed_ms: u64,
+    /// Inode number of the version whose unchanged entries were taken over.
+    #[serde(default)]
+    pub base: Option<Ino>,
+    /// Entries that were taken over and not read.
+    #[serde(default)]
+    pub taken_over: u64,
+    /// Why there is no base, or why it was given up on the way.
+    #[serde(default)]
+    pub without_base: Option<String>,
+    /// Entries that were to be taken over and were read for comparison.
+    #[serde(default)]
+    pub verified: u64,
+    /// Of these, the ones whose content differs. They are in the version as they were read.
+    #[serde(default)]
+    pub lied: u64,
 }
 
 /// The circumstances under which a tree was built.
@@ -88,7 +106,7 @@ pub(crate) fn name_version(
         data_bytes: totals.data_bytes,
         record: record.encode(),
     };
-    core.namespace.add_version(into, name, &new, making.completed)?;
+    let inode = core.namespace.add_version(into, name, &new, making.completed)?;
     // From here on the version's root holds the tree.
     drop(pin);
     let fingerprint = match root {
@@ -96,6 +114,7 @@ pub(crate) fn name_version(
         _ => String::new(),
     };
     Ok(VersionReport {
+        ino: inode.ino,
         fingerprint,
         entries: totals.entries,
         files: totals.files,
@@ -104,5 +123,6 @@ pub(crate) fn name_version(
         tree_nodes: totals.nodes,
         unlinked: totals.unlinked,
         elapsed_ms,
+        ..VersionReport::default()
     })
 }

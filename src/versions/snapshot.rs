@@ -15,6 +15,7 @@ use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{ATTRIBUTES_INLINE_BYTES_MAX, Attributes, Content, encode_attributes};
 
 use super::build::{Built, EntryAttributes, TreeBuilder};
+use crate::config::ENTRY_META_BYTES;
 use crate::durability::space::Demand;
 use crate::engine::Core;
 use crate::progress::Progress;
@@ -23,8 +24,6 @@ use crate::progress::Progress;
 const NAMES_AT_ONCE: usize = 512;
 /// Entries between two looks whether the work should end, and two requests for room.
 const ENTRIES_BETWEEN_LOOKS: u64 = 512;
-/// Bytes on the meta root that an entry takes at most, usually: its row, its leaf's share of hints and padding.
-const ENTRY_META_BYTES: u64 = 1024;
 
 /// A directory on the way.
 struct Way {

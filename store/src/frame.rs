@@ -65,6 +65,7 @@ pub enum FrameKind {
     ExportReached = 19,
     PageSums = 20,
     ExportKept = 21,
+    Notes = 22,
 }
 
 impl FrameKind {
@@ -95,6 +96,7 @@ impl FrameKind {
             19 => (Self::ExportReached, "reach of an export"),
             20 => (Self::PageSums, "checksums of pages"),
             21 => (Self::ExportKept, "kept slots"),
+            22 => (Self::Notes, "notes of a put"),
             _ => return None,
         })
     }

@@ -1,5 +1,6 @@
 //! Versions of whole pools: what is seen of them, what they keep, what their removal gives back.
 
+mod incremental;
 mod life;
 mod put;
 mod site;

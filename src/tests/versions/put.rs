@@ -5,7 +5,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dedupfs::transfer::{PutOptions, TransferReport};
+use dedupfs::transfer::{BaseChoice, PutOptions, TransferReport, VersionOptions};
 use dedupfs::{NoProgress, Origin, Pool, Progress, transfer};
 use dedupfs_service::{Errno, FileService, ROOT_INO};
 
@@ -22,7 +22,12 @@ fn put_with(
 }
 
 fn version_options() -> PutOptions {
-    let version = Some(Origin { source: b"/source".to_vec(), host: b"here".to_vec() });
+    options_with(BaseChoice::None)
+}
+
+fn options_with(base: BaseChoice) -> PutOptions {
+    let origin = Origin { source: b"/source".to_vec(), host: b"here".to_vec() };
+    let version = Some(VersionOptions { origin, base, racy_ms: 0, ..VersionOptions::default() });
     PutOptions { version, ..PutOptions::default() }
 }
 

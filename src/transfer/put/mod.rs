@@ -20,8 +20,9 @@ use dedupfs_service::{Caller, FileKind, Ino, NewNode};
 use rustix::fs::{RawDir, SeekFrom, Stat};
 use rustix::io::Errno;
 
+pub use self::frozen::BaseChoice;
 pub(crate) use self::frozen::put_version;
-pub use self::options::{Owner, PutOptions};
+pub use self::options::{Owner, PutOptions, RACY_MS, VersionOptions};
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};
 use super::disk;

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::frozen::BaseChoice;
 use crate::versions::name::Origin;
 
 /// Which parts of a tree are copied, and for which user.
@@ -15,9 +16,32 @@ pub struct PutOptions {
     pub leaves_out_directories: Vec<(u64, u64)>,
     /// The user that copies, if it is not the superuser.
     pub owner: Option<Owner>,
-    /// Make a version, not a live tree. Its record says this of it.
+    /// Make a version, not a live tree.
     #[serde(default)]
-    pub version: Option<Origin>,
+    pub version: Option<VersionOptions>,
+}
+
+/// Changes of a file within this time before it was read may be followed by others that show in no time: a file may be
+/// mapped, and the kernel notes the first change of a page alone until it has written that page, 35 s later at most.
+pub const RACY_MS: u64 = 60_000;
+
+/// How a version is made.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct VersionOptions {
+    /// The source, for its record.
+    pub origin: Origin,
+    /// The version whose unchanged entries are taken over.
+    pub base: BaseChoice,
+    /// Percentage of the entries to be taken over that are read and compared.
+    pub verify_percent: u8,
+    /// An entry that changed less than this time before it was read is read the next time, too. Milliseconds.
+    pub racy_ms: u64,
+}
+
+impl Default for VersionOptions {
+    fn default() -> Self {
+        Self { origin: Origin::default(), base: BaseChoice::None, verify_percent: 0, racy_ms: RACY_MS }
+    }
 }
 
 /// An ordinary user. The copies belong to this user, as with `cp -a`.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Deduplicator, Pin, RootPin, StreamId};
 use dedupfs_namespace::FIRST_LINKED_PLACE;
+use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::tree::{Attributes, Content, Directory, Entry, LEAF_LEVEL, LIST_LEVEL_MAX, Node, Top};
 
@@ -122,6 +123,13 @@ pub(crate) struct Built {
     pub(crate) entry: Entry,
     /// Sums over everything below the uppermost entry.
     pub(crate) totals: Totals,
+}
+
+impl Built {
+    /// Fingerprint of its top.
+    pub(crate) fn top(&self) -> Fingerprint {
+        self.root.reference().map_or(Fingerprint::ZERO, |reference| reference.fingerprint())
+    }
 }
 
 /// Sums that the builder gathers.

@@ -33,6 +33,15 @@ pub(crate) struct Found {
     pub(crate) names: u64,
 }
 
+/// An entry with its place in the walk, which the number of a file with several names does not tell.
+#[derive(Clone, Debug)]
+pub(crate) struct RowAt {
+    /// Number of entries before it in a walk, the uppermost one included.
+    pub(crate) place: u64,
+    /// The entry.
+    pub(crate) entry: Entry,
+}
+
 /// A frozen tree.
 #[derive(Clone)]
 pub(crate) struct FrozenTree<'a> {
@@ -130,6 +139,25 @@ impl<'a> FrozenTree<'a> {
             }
         }
         Ok(entries)
+    }
+
+    /// Returns the rows of one leaf of a directory from the row `from` on; none behind its end.
+    ///
+    /// # Errors
+    /// `NotDirectory`, `Corrupt`, I/O errors.
+    pub(crate) fn rows(&self, directory: &Found, from: u64) -> Result<Vec<RowAt>> {
+        let place = place(directory)?;
+        if from >= place.directory.rows() {
+            return Ok(Vec::new());
+        }
+        let first = place_of(place.ino) + 1;
+        let rows = Rows::from_row(self.nodes, &place.directory, from)?;
+        Ok(rows.into_iter().map(|row| RowAt { place: first + row.entries_before, entry: row.entry }).collect())
+    }
+
+    /// Returns the subdirectory at a row.
+    pub(crate) fn found_at(&self, directory: &Found, row: RowAt) -> Found {
+        Found { ino: self.version + row.place, directory: directory.ino, entry: row.entry, names: 1 }
     }
 
     /// Returns the entry at a path from the top.

@@ -4,12 +4,13 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dedupfs_content::{FileBody, Published, RootPin};
 use dedupfs_service::{FileKind, acl, check_xattr_name};
-use dedupfs_store::codec::checksum;
+use dedupfs_store::codec::{checksum, checksum_seeded};
 use dedupfs_store::recipe::Root;
-use dedupfs_store::tree::{ATTRIBUTES_INLINE_BYTES_MAX, Attribute, Attributes, Content, encode_attributes};
+use dedupfs_store::tree::{ATTRIBUTES_INLINE_BYTES_MAX, Attribute, Attributes, Content, Entry, encode_attributes};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
 use super::super::super::crew::Space;
@@ -17,9 +18,11 @@ use super::super::super::disk::{self, Place, XattrSpace};
 use super::super::super::tally::{Outcome, Trouble, reading};
 use super::super::content::{ContentSink, Source};
 use super::super::{Version, version};
+use super::base::{BaseEntry, ctime_nanos, is_racy};
 use super::window::Batch;
 use super::{Directory, Freezing};
 use crate::versions::build::{EntryAttributes, FileId, Keep};
+use crate::versions::notes::Noted;
 
 /// Largest set of extended attributes.
 const ATTRIBUTES_BYTES_MAX: usize = 64 << 20;
@@ -32,6 +35,8 @@ pub(super) struct Made {
     pub(super) file: Option<FileId>,
     /// What keeps its content.
     pub(super) keep: Vec<Arc<RootPin>>,
+    /// What to note for the next put.
+    pub(super) noted: Noted,
     /// The file as it was copied.
     version: Version,
 }
@@ -39,31 +44,93 @@ pub(super) struct Made {
 impl Freezing<'_> {
     pub(super) fn batch(&self, mut batch: Batch, space: &mut Space) {
         let (directory, from) = (batch.directory.clone(), batch.from.clone());
-        while let Some(name) = batch.next() {
-            let outcome = self.tally.go_on().and_then(|()| self.entry(&directory, &from, name, space));
+        while let Some((name, base)) = batch.next() {
+            let outcome = self.tally.go_on().and_then(|()| self.entry((&directory, &from), name, base, space));
             let path = || directory.path(name.to_bytes());
             let made = outcome.map_err(|trouble| self.tally.note(Err(trouble), path)).ok();
             batch.record(made);
         }
     }
 
-    fn entry(&self, directory: &Directory, above: &OwnedFd, name: &CStr, space: &mut Space) -> Outcome<Arc<Made>> {
+    fn entry(
+        &self,
+        (directory, above): (&Directory, &OwnedFd),
+        name: &CStr,
+        base: Option<&BaseEntry>,
+        space: &mut Space,
+    ) -> Outcome<Arc<Made>> {
         let path = || directory.path(name.to_bytes());
+        let now = self.now_nanos();
         let seen = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
         let seen = seen.map_err(reading("cannot look at it"))?;
+        let unchanged = base.filter(|base| base.is_unchanged(&seen, self.owner(&seen)));
+        if let Some(unchanged) = unchanged
+            && !self.is_verified(&seen)
+        {
+            self.count_taken_over(&seen);
+            return Ok(Arc::new(taken_over(&seen, unchanged)));
+        }
         // A device must not be opened: opening may act on it.
         if disk::kind_of(&seen) != Some(FileKind::Regular) {
-            return self.with_names(&seen, || self.node(above.as_fd(), name, &seen, &mut space.xattrs, &path));
+            return self.with_names(&seen, || self.node((above.as_fd(), name), (&seen, now), &mut space.xattrs, &path));
         }
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let from = rustix::fs::openat(above, name, flags, Mode::empty()).map_err(reading("cannot open it"))?;
+        let now = self.now_nanos();
         let stat = rustix::fs::fstat(&from).map_err(reading("cannot look at it"))?;
         if disk::kind_of(&stat) != Some(FileKind::Regular) {
             return Err(became_another());
         }
         let is_pseudo = directory.attributes.is_pseudo;
         let source = Source { from: from.as_fd(), stat: &stat, is_pseudo, path: &path };
-        self.with_names(&stat, || self.file(&source, space))
+        let made = self.with_names(&stat, || self.file(&source, now, space))?;
+        if let Some(unchanged) = unchanged {
+            self.compare(&made, unchanged, &path);
+        }
+        Ok(made)
+    }
+
+    /// Time of the source, in nanoseconds since 1970: this machine's.
+    fn now_nanos(&self) -> i64 {
+        i64::try_from(dedupfs_sync::clock::since_epoch().as_nanos()).unwrap_or(i64::MAX)
+    }
+
+    /// What to note of an entry whose `stat` was taken at `now`.
+    fn noted(&self, stat: &Stat, now_nanos: i64) -> Noted {
+        let margin_nanos = i64::try_from(self.version.racy_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+        match is_racy(stat, now_nanos, margin_nanos) {
+            true => Noted::default(),
+            false => Noted { ctime_nanos: ctime_nanos(stat), ino: stat.st_ino },
+        }
+    }
+
+    /// Whether an unchanged entry is read nevertheless. The choice is another in each put.
+    fn is_verified(&self, stat: &Stat) -> bool {
+        let percent = u64::from(self.version.verify_percent);
+        let is_file = disk::kind_of(stat) == Some(FileKind::Regular);
+        is_file && percent > 0 && checksum_seeded(&stat.st_ino.to_le_bytes(), self.seed) % 100 < percent
+    }
+
+    fn count_taken_over(&self, stat: &Stat) {
+        self.counts.taken_over.fetch_add(1, Ordering::Relaxed);
+        match disk::kind_of(stat) {
+            Some(FileKind::Regular) => self.tally.file(0),
+            _ => self.tally.other(),
+        }
+    }
+
+    /// Compares an entry that was read with the one that would have been taken over.
+    fn compare(&self, made: &Made, unchanged: &BaseEntry, path: &dyn Fn() -> PathBuf) {
+        self.counts.verified.fetch_add(1, Ordering::Relaxed);
+        let names = |content: &Content| match content {
+            Content::File { root, .. } => (root.len_bytes(), root.reference().map(|named| named.fingerprint())),
+            _ => (0, None),
+        };
+        if names(&made.content) != names(&unchanged.entry.content) {
+            self.counts.lied.fetch_add(1, Ordering::Relaxed);
+            let what = "its content changed, though size, times and inode number did not: put with --reread".to_owned();
+            self.tally.problem(&path(), what);
+        }
     }
 
     /// Copies an inode, or takes it from an earlier name of it.
@@ -94,9 +161,8 @@ impl Freezing<'_> {
     /// Makes an entry that is neither a directory nor a regular file.
     fn node(
         &self,
-        above: BorrowedFd<'_>,
-        name: &CStr,
-        stat: &Stat,
+        (above, name): (BorrowedFd<'_>, &CStr),
+        (stat, now_nanos): (&Stat, i64),
         space: &mut XattrSpace,
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<Made> {
@@ -121,10 +187,10 @@ impl Freezing<'_> {
         };
         let (attributes, keep) = self.attributes(Place::Named(above, name), stat, space, path)?;
         self.tally.other();
-        Ok(made(stat, attributes, content, keep, None))
+        Ok(made(stat, self.noted(stat, now_nanos), attributes, content, (keep, None)))
     }
 
-    fn file(&self, source: &Source<'_>, space: &mut Space) -> Outcome<Made> {
+    fn file(&self, source: &Source<'_>, now_nanos: i64, space: &mut Space) -> Outcome<Made> {
         let mut body = self.body()?;
         let mut writing = Writing { freezing: self, body: &mut body };
         let bytes = source.copy(self.tally, &mut space.content, &mut writing)?;
@@ -132,11 +198,13 @@ impl Freezing<'_> {
         let (attributes, keep) = self.attributes(Place::Open(source.from), stat, &mut space.xattrs, source.path)?;
         let (root, data_bytes, pin) = self.publish(&mut body)?;
         self.tally.file(bytes);
+        let mut noted = self.noted(stat, now_nanos);
         if !rustix::fs::fstat(source.from).is_ok_and(|now| version(&now) == version(stat)) {
+            noted = Noted::default();
             let what = "changed while it was copied: it may be neither as it was nor as it is".to_owned();
             self.tally.problem(&(source.path)(), what);
         }
-        Ok(made(stat, attributes, Content::File { root, data_bytes }, keep, pin))
+        Ok(made(stat, noted, attributes, Content::File { root, data_bytes }, (keep, pin)))
     }
 
     fn body(&self) -> Outcome<FileBody> {
@@ -155,6 +223,16 @@ impl Freezing<'_> {
         Ok(outcome)
     }
 
+    /// Owner, group and mode of the copy of a file.
+    fn owner(&self, stat: &Stat) -> (u32, u32, u16) {
+        let (uid, gid, mode) = (stat.st_uid, stat.st_gid, (stat.st_mode & 0o7777) as u16);
+        let (uid, gid, mode) = match &self.options.owner {
+            Some(owner) => owner.of_copy(uid, gid, mode),
+            None => (uid, gid, mode),
+        };
+        (uid, gid, if disk::kind_of(stat) == Some(FileKind::Symlink) { 0o777 } else { mode })
+    }
+
     /// Reads extended attributes (access lists among them), owner, mode and time. Attributes that the pool does not take
     /// are reported.
     pub(super) fn attributes(
@@ -164,14 +242,7 @@ impl Freezing<'_> {
         space: &mut XattrSpace,
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<(EntryAttributes, Vec<Keep>)> {
-        let mut mode = (stat.st_mode & 0o7777) as u16;
-        let (mut uid, mut gid) = (stat.st_uid, stat.st_gid);
-        if let Some(owner) = &self.options.owner {
-            (uid, gid, mode) = owner.of_copy(uid, gid, mode);
-        }
-        if disk::kind_of(stat) == Some(FileKind::Symlink) {
-            mode = 0o777;
-        }
+        let (uid, gid, mode) = self.owner(stat);
         let (mut set, mut bytes): (Vec<Attribute>, usize) = (Vec::new(), 0);
         let take = |name: &CStr, value: &[u8]| {
             let name = name.to_bytes();
@@ -222,12 +293,35 @@ impl Freezing<'_> {
     }
 }
 
-fn made(stat: &Stat, attributes: EntryAttributes, content: Content, keep: Vec<Keep>, pin: Option<RootPin>) -> Made {
-    let version = version(stat);
-    let (size, secs, nanos) = version;
-    let state = checksum(&[size.to_le_bytes(), secs.to_le_bytes(), nanos.to_le_bytes()].concat());
+/// Tells a file with several names.
+fn file_id(stat: &Stat) -> Option<FileId> {
+    let (size, secs, nanos) = version(stat);
+    let state = || checksum(&[size.to_le_bytes(), secs.to_le_bytes(), nanos.to_le_bytes()].concat());
+    (stat.st_nlink > 1).then(|| (stat.st_dev, stat.st_ino, state()))
+}
+
+fn made(
+    stat: &Stat,
+    noted: Noted,
+    attributes: EntryAttributes,
+    content: Content,
+    (keep, pin): (Vec<Keep>, Option<RootPin>),
+) -> Made {
     let keep = keep.into_iter().filter_map(Keep::into_root).chain(pin.map(Arc::new)).collect();
-    Made { attributes, content, file: (stat.st_nlink > 1).then_some((stat.st_dev, stat.st_ino, state)), keep, version }
+    Made { attributes, content, file: file_id(stat), keep, noted, version: version(stat) }
+}
+
+/// An entry of the base, which holds what it names.
+fn taken_over(stat: &Stat, base: &BaseEntry) -> Made {
+    let Entry { mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes, content, .. } = base.entry.clone();
+    Made {
+        attributes: EntryAttributes { mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes },
+        content,
+        file: file_id(stat),
+        keep: Vec::new(),
+        noted: base.noted,
+        version: version(stat),
+    }
 }
 
 /// The content of a file that is being copied.

@@ -5,28 +5,37 @@
 //! takes the windows in the order of the walk and builds the frozen tree. So no entry has an inode row, and names are
 //! written once, as tree nodes.
 //!
+//! With a [`base`], entries that did not change since are taken over from it.
+//!
 //! Content is pinned from the moment it is stored until the leaf that names it is. Nothing of an unfinished tree
 //! survives: its content is garbage that reclaiming finds.
 //!
 //! Memory: the names of the open directories; [`STEPS_WAITING`] windows of [`WINDOW_ENTRIES`](window::WINDOW_ENTRIES)
 //! entries; the buffers of the crew; a leaf and some lists for each open directory.
 
+mod base;
 mod entry;
 mod walk;
 mod window;
 
+use std::ffi::CStr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
 
 use dedupfs_base::EngineError;
 use dedupfs_content::StreamId;
 use dedupfs_namespace::check_name;
-use dedupfs_service::Ino;
+use dedupfs_service::{FileKind, Ino};
+use dedupfs_store::StoreError;
+use dedupfs_sync::Mutex;
 use dedupfs_sync::channel::{self, Receiver};
 use dedupfs_sync::clock::Instant;
 use rustix::fs::Stat;
+use rustix::io::Errno;
 
+use self::base::Base;
+pub use self::base::BaseChoice;
 use self::entry::Made;
 use self::window::Step;
 use super::super::crew::{self, Hand};
@@ -34,14 +43,15 @@ use super::super::directory::{self, Descriptors};
 use super::super::disk;
 use super::super::several_names::SeveralNames;
 use super::super::tally::{Tally, Trouble, reading};
-use super::super::{Result, TransferReport};
+use super::super::{Result, TransferError, TransferReport};
 use super::can_be_listed;
-use super::options::PutOptions;
+use super::options::{PutOptions, VersionOptions};
 use crate::engine::Core;
 use crate::progress::Progress;
 use crate::service::{Service, now};
 use crate::versions::build::{Built, TreeBuilder};
-use crate::versions::name::{Making, Origin, name_version};
+use crate::versions::name::{Making, VersionReport, name_version};
+use crate::versions::notes::{self, About, Noted, NotesWriter};
 
 /// Steps of the walk that may wait for the thread that builds the tree.
 const STEPS_WAITING: usize = 8;
@@ -58,11 +68,26 @@ struct Seen {
     is_pseudo: bool,
 }
 
+/// Counts of an incremental put.
+#[derive(Default)]
+struct Counts {
+    taken_over: AtomicU64,
+    verified: AtomicU64,
+    lied: AtomicU64,
+}
+
 /// A version being made.
 struct Freezing<'a> {
     core: &'a Core,
     service: &'a Service,
     options: &'a PutOptions,
+    version: &'a VersionOptions,
+    base: Option<Base<'a>>,
+    /// Why entries of the base are not taken over any more.
+    given_up: Mutex<Option<String>>,
+    counts: Counts,
+    /// Decides which entries are verified.
+    seed: u64,
     stream: StreamId,
     tally: &'a Tally<'a>,
     /// The device that holds the tree.
@@ -70,8 +95,6 @@ struct Freezing<'a> {
     /// The files with several names that were copied, and their versions.
     several_names: SeveralNames<(u64, u64), Arc<Made>>,
     descriptors: Descriptors,
-    /// Nothing more can be built.
-    has_failed: AtomicBool,
 }
 
 /// Makes a version of the directory `from`, and names it `name` in the directory `into` of the pool. Entries that cannot
@@ -83,10 +106,9 @@ struct Freezing<'a> {
 pub(crate) fn put_version(
     core: &Core,
     service: &Service,
-    options: &PutOptions,
+    (options, version): (&PutOptions, &VersionOptions),
     from: OwnedFd,
     (into, name): (Ino, &[u8]),
-    origin: &Origin,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
     check_name(name)?;
@@ -95,81 +117,148 @@ pub(crate) fn put_version(
     drop(core.begin_change()?);
     core.namespace.allow_versions()?;
     let stored_before = core.dedup.stats().bytes_stored;
+    let (base, without_base) = match Base::open(core, service, version.base, &version.origin) {
+        Ok(base) => (Some(base), None),
+        Err(why) => (None, Some(why)),
+    };
+    let base_ino = base.as_ref().map(|base| base.ino);
+    let mut seed = [0; 8];
+    dedupfs_sync::entropy::fill(&mut seed)
+        .map_err(|error| StoreError::from_io("get", "random bytes", error))
+        .map_err(EngineError::from)?;
     let tally = Tally::new(progress);
     let freezing = Freezing {
         core,
         service,
         options,
+        version,
+        base,
+        given_up: Mutex::new(without_base),
+        counts: Counts::default(),
+        seed: u64::from_le_bytes(seed),
         stream: StreamId(STREAM_BASE | into),
         tally: &tally,
         device: 0,
         several_names: SeveralNames::default(),
         descriptors: Descriptors::default(),
-        has_failed: AtomicBool::new(false),
     };
-    let built = freezing.run(from, &c_name);
+    let notes = begin_notes(core, into);
+    let Outcome { built, notes, counts, given_up } = freezing.run(from, &c_name, notes);
     // A client that has gone gives the version no name.
     tally.note(tally.go_on(), std::path::PathBuf::new);
     let mut report = tally.finish()?;
     let built = built.ok_or(EngineError::Internal("a tree without a top"))?;
+    let top = built.top();
     let _pass = core.begin_change()?;
     let making = Making {
-        origin,
+        origin: &version.origin,
         new_bytes: core.dedup.stats().bytes_stored.saturating_sub(stored_before),
         problems: report.problem_count,
         elapsed: begun.elapsed(),
         completed: now(),
     };
-    report.version = Some(name_version(core, built, (into, name), &making)?);
+    let named = name_version(core, built, (into, name), &making)?;
+    if let Some(notes) = notes {
+        // Without notes the next put reads everything, and nothing else is lost.
+        if let Err(error) = notes.finish(named.ino, &About::new(top, &version.origin)) {
+            tracing::warn!(%error, "the notes of a put cannot be kept");
+        }
+    }
+    report.version = Some(VersionReport {
+        base: base_ino,
+        without_base: given_up,
+        taken_over: counts.taken_over.into_inner(),
+        verified: counts.verified.into_inner(),
+        lied: counts.lied.into_inner(),
+        ..named
+    });
     core.relieve()?;
     Ok(report)
 }
 
+/// What is left when the walk has ended.
+struct Outcome {
+    /// The finished tree; `None` after an error, which the tally has.
+    built: Option<Built>,
+    notes: Option<NotesWriter>,
+    counts: Counts,
+    given_up: Option<String>,
+}
+
+/// Begins the notes of a put; a put can do without.
+fn begin_notes(core: &Core, into: Ino) -> Option<NotesWriter> {
+    let epoch = core.namespace.writer_epoch();
+    let exists = |version| core.namespace.inode_shared(version).is_ok_and(|inode| inode.is_some());
+    let begun = notes::clean(&*core.meta_device, epoch, &exists)
+        .and_then(|()| NotesWriter::begin(core.meta_device.clone(), core.pool, epoch, into));
+    begun.inspect_err(|error| tracing::warn!(%error, "this put keeps no notes")).ok()
+}
+
 impl Freezing<'_> {
-    /// Returns the finished tree; `None` after an error, which the tally has.
-    fn run(mut self, from: OwnedFd, name: &std::ffi::CStr) -> Option<Built> {
-        let tally = self.tally;
-        let stat = match rustix::fs::fstat(&from).map_err(reading("cannot look at it")) {
-            Ok(stat) => stat,
+    fn run(mut self, from: OwnedFd, name: &CStr, notes: Option<NotesWriter>) -> Outcome {
+        let (built, notes) = match self.look_at_top(&from) {
+            Ok(stat) => {
+                self.device = stat.st_dev;
+                self.walk_and_build((from, stat), name, notes)
+            }
             Err(trouble) => {
-                tally.note_top(Err(trouble), name);
-                return None;
+                self.tally.note_top(Err(trouble), name);
+                (None, notes)
             }
         };
-        if disk::kind_of(&stat) != Some(dedupfs_service::FileKind::Directory) {
-            tally.note_top(Err(Trouble::One("not a directory".to_owned())), name);
-            return None;
+        let notes = match (&built, notes) {
+            (None, Some(notes)) => {
+                notes.discard();
+                None
+            }
+            (_, notes) => notes,
+        };
+        Outcome { built, notes, counts: self.counts, given_up: self.given_up.into_inner() }
+    }
+
+    fn look_at_top(&self, from: &OwnedFd) -> super::super::tally::Outcome<Stat> {
+        let stat = rustix::fs::fstat(from).map_err(reading("cannot look at it"))?;
+        match disk::kind_of(&stat) {
+            Some(FileKind::Directory) => Ok(stat),
+            _ => Err(Trouble::One("not a directory".to_owned())),
         }
-        self.device = stat.st_dev;
+    }
+
+    fn walk_and_build(
+        &self,
+        (from, stat): (OwnedFd, Stat),
+        name: &CStr,
+        notes: Option<NotesWriter>,
+    ) -> (Option<Built>, Option<NotesWriter>) {
+        let tally = self.tally;
         let again = from.try_clone();
-        let this = &self;
-        let built = dedupfs_sync::thread::scope(|scope| {
+        let outcome = dedupfs_sync::thread::scope(|scope| {
             let (sender, receiver) = channel::bounded::<Step>(STEPS_WAITING);
-            let build = move || this.build(&receiver);
+            let build = move || self.build(&receiver, notes);
             let builder = dedupfs_sync::thread::Builder::new().name("build-tree".to_owned()).spawn_scoped(scope, build);
             let builder = match builder {
                 Ok(builder) => builder,
                 Err(error) => {
-                    let error = super::super::TransferError::Disk { what: "cannot start a thread".to_owned(), error };
+                    let error = TransferError::Disk { what: "cannot start a thread".to_owned(), error };
                     tally.note(Err(Trouble::All(error)), Default::default);
-                    return None;
+                    return (None, None);
                 }
             };
-            let walk = |hand: Hand<'_, window::Batch>| this.walk(from, stat, name, hand, &sender);
-            crew::run(tally, walk, |batch, space| this.batch(batch, space));
+            let walk = |hand: Hand<'_, window::Batch>| self.walk(from, stat, name, hand, &sender);
+            crew::run(tally, walk, |batch, space| self.batch(batch, space));
             drop(sender);
             builder.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         // A disk that is gone gives an error for every file. A copy made until then is no backup.
         if tally.has_problems() {
-            let is_there = again.map_err(|_| rustix::io::Errno::MFILE).and_then(|top| can_be_listed(&top));
+            let is_there = again.map_err(|_| Errno::MFILE).and_then(|top| can_be_listed(&top));
             tally.note_top(is_there.map_err(reading("it cannot be read any more")), name);
         }
-        built
+        outcome
     }
 
     /// Builds the tree from the steps of the walk. After an error it takes the rest and drops it.
-    fn build(&self, steps: &Receiver<Step>) -> Option<Built> {
+    fn build(&self, steps: &Receiver<Step>, mut notes: Option<NotesWriter>) -> (Option<Built>, Option<NotesWriter>) {
         let mut tree = Some(TreeBuilder::new(&self.core.dedup, self.stream));
         let mut built = None;
         for step in steps.iter() {
@@ -177,9 +266,14 @@ impl Freezing<'_> {
             let outcome = match step {
                 Step::Begin(name) => {
                     building.begin_directory(name.to_bytes());
+                    add_note(&mut notes, Noted::default());
                     Ok(Some(building))
                 }
-                Step::Window(window) => window.add_to(&mut building).map(|()| Some(building)),
+                Step::Window(window) => {
+                    let room = self.service.admit_entries(window.len());
+                    room.and_then(|_room| window.add_to(&mut building, &mut |noted| add_note(&mut notes, noted)))
+                        .map(|()| Some(building))
+                }
                 Step::End(attributes, keep) if building.depth() > 1 => {
                     building.end_directory(attributes, keep).map(|()| Some(building))
                 }
@@ -193,11 +287,29 @@ impl Freezing<'_> {
                 Ok(building) => tree = building,
                 Err(error) => {
                     built = None;
-                    self.has_failed.store(true, std::sync::atomic::Ordering::Relaxed);
                     self.tally.note(Err(Trouble::All(error.into())), Default::default);
                 }
             }
         }
-        built
+        (built, notes)
+    }
+
+    /// Takes nothing more over from the base.
+    fn give_up_base(&self, error: &EngineError) {
+        tracing::warn!(%error, "the base of a put cannot be read: everything else is read from the source");
+        self.given_up.lock().get_or_insert(format!("the base cannot be read: {error}"));
+    }
+}
+
+/// Adds a note. Notes that cannot be written are given up.
+fn add_note(notes: &mut Option<NotesWriter>, noted: Noted) {
+    if let Some(mut writer) = notes.take() {
+        match writer.add(noted) {
+            Ok(()) => *notes = Some(writer),
+            Err(error) => {
+                tracing::warn!(%error, "this put keeps no notes");
+                writer.discard();
+            }
+        }
     }
 }

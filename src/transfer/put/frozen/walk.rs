@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use dedupfs_base::Result;
 use dedupfs_sync::channel::Sender;
 use rustix::fs::{AtFlags, FileType, RawDir, Stat};
 
@@ -14,6 +15,7 @@ use super::super::super::disk::{Place, XattrSpace};
 use super::super::super::pseudo;
 use super::super::super::tally::{Outcome, Trouble, reading};
 use super::super::LISTING_BYTES;
+use super::base::{Base, BaseDirectory};
 use super::window::{Batch, Step, WINDOW_ENTRIES, Window};
 use super::{Directory, Freezing, Seen};
 
@@ -31,6 +33,7 @@ struct Level {
     directory: Arc<Directory>,
     entries: std::iter::Peekable<std::vec::IntoIter<Listed>>,
     end: Step,
+    base: Option<BaseDirectory>,
 }
 
 impl Freezing<'_> {
@@ -42,7 +45,8 @@ impl Freezing<'_> {
             return self.tally.note_top(Err(Trouble::One("it is the pool itself".to_owned())), name);
         }
         let mut space = XattrSpace::default();
-        let top = self.level(self.opened(name.to_owned(), from, stat, None), &mut space);
+        let base = self.from_base(|base| base.top().map(Some));
+        let top = self.level(self.opened(name.to_owned(), from, stat, None), base, &mut space);
         tell(Step::Begin(name.to_owned()));
         let mut levels = vec![top];
         while let Some(level) = levels.last_mut() {
@@ -58,7 +62,9 @@ impl Freezing<'_> {
             };
             match self.enter(&level.directory, &name) {
                 Ok(directory) => {
-                    let level = self.level(directory, &mut space);
+                    let within = level.base.as_mut();
+                    let base = within.and_then(|within| self.from_base(|base| base.enter(within, name.to_bytes())));
+                    let level = self.level(directory, base, &mut space);
                     tell(Step::Begin(name));
                     levels.push(level);
                 }
@@ -84,7 +90,13 @@ impl Freezing<'_> {
                 Ok(from) => from,
                 Err(trouble) => return self.tally.note(Err(trouble), || level.directory.path(b"")),
             };
-            let window = Window::new(names);
+            let bases = match &mut level.base {
+                Some(within) => {
+                    names.iter().map(|name| self.from_base(|base| base.entry(within, name.to_bytes()))).collect()
+                }
+                None => Vec::new(),
+            };
+            let window = Window::new(names, bases);
             tell(Step::Window(window.clone()));
             let mut positions: Vec<usize> = (0..inos.len()).collect();
             positions.sort_unstable_by_key(|&position| inos.get(position));
@@ -93,6 +105,18 @@ impl Freezing<'_> {
                 hand(Batch { window, directory, from, positions: positions.to_vec(), next: 0 });
             }
         }
+    }
+
+    /// Asks the base, unless it was given up.
+    fn from_base<T>(&self, ask: impl FnOnce(&Base<'_>) -> Result<Option<T>>) -> Option<T> {
+        let base = self.base.as_ref()?;
+        if self.given_up.lock().is_some() {
+            return None;
+        }
+        ask(base).unwrap_or_else(|error| {
+            self.give_up_base(&error);
+            None
+        })
     }
 
     fn is_wanted(&self, directory: &Stat) -> bool {
@@ -129,7 +153,7 @@ impl Freezing<'_> {
     }
 
     /// Reads attributes and names of a directory.
-    fn level(&self, directory: Directory, space: &mut XattrSpace) -> Level {
+    fn level(&self, directory: Directory, base: Option<BaseDirectory>, space: &mut XattrSpace) -> Level {
         let directory = Arc::new(directory);
         let stat = &directory.attributes.stat;
         let path = || directory.path(b"");
@@ -148,7 +172,7 @@ impl Freezing<'_> {
         self.tally.note(opened.map(drop), path);
         let (attributes, keep) = attributes;
         let end = Step::End(attributes, keep);
-        Level { directory, entries: entries.into_iter().peekable(), end }
+        Level { directory, entries: entries.into_iter().peekable(), end, base }
     }
 
     /// Returns the names of a directory, sorted.

@@ -8,8 +8,10 @@ use dedupfs_base::Result;
 use dedupfs_sync::{Condvar, Mutex};
 
 use super::Directory;
+use super::base::BaseEntry;
 use super::entry::Made;
 use crate::versions::build::{EntryAttributes, Keep, TreeBuilder};
+use crate::versions::notes::Noted;
 
 /// Most entries of a window. Sorting as many by inode reads a hard disk mostly forwards.
 pub(super) const WINDOW_ENTRIES: usize = 1024;
@@ -27,6 +29,8 @@ pub(super) enum Step {
 /// Entries that wait for their content.
 pub(super) struct Window {
     names: Vec<CString>,
+    /// Of each name, the entry of the base; empty without a base.
+    bases: Vec<Option<BaseEntry>>,
     state: Mutex<State>,
     done: Condvar,
 }
@@ -38,13 +42,18 @@ struct State {
 }
 
 impl Window {
-    pub(super) fn new(names: Vec<CString>) -> Arc<Self> {
+    pub(super) fn new(names: Vec<CString>, bases: Vec<Option<BaseEntry>>) -> Arc<Self> {
         let (made, left) = (names.iter().map(|_| None).collect(), names.len());
-        Arc::new(Self { names, state: Mutex::new(State { made, left }), done: Condvar::new() })
+        Arc::new(Self { names, bases, state: Mutex::new(State { made, left }), done: Condvar::new() })
+    }
+
+    /// Number of entries.
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
     }
 
     /// Waits for all entries, and adds those that were copied.
-    pub(super) fn add_to(&self, tree: &mut TreeBuilder<'_>) -> Result<()> {
+    pub(super) fn add_to(&self, tree: &mut TreeBuilder<'_>, note: &mut dyn FnMut(Noted)) -> Result<()> {
         let made = {
             let mut state = self.state.lock();
             while state.left > 0 {
@@ -56,6 +65,7 @@ impl Window {
             if let Some(made) = made {
                 let keep = made.keep.iter().cloned().map(Keep::Root);
                 tree.add(name.to_bytes(), made.attributes.clone(), made.file, made.content.clone(), keep)?;
+                note(made.noted);
             }
         }
         Ok(())
@@ -74,10 +84,11 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// Returns the next entry.
-    pub(super) fn next(&self) -> Option<&CStr> {
-        let position = self.positions.get(self.next)?;
-        self.window.names.get(*position).map(CString::as_c_str)
+    /// Returns the next entry, with that of the base.
+    pub(super) fn next(&self) -> Option<(&CStr, Option<&BaseEntry>)> {
+        let position = *self.positions.get(self.next)?;
+        let base = self.window.bases.get(position).and_then(Option::as_ref);
+        self.window.names.get(position).map(|name| (name.as_c_str(), base))
     }
 
     /// Records what became of the entry that [`next`](Self::next) returned.
