@@ -11,6 +11,7 @@ use dedupfs_sync::clock::Instant;
 use super::Pool;
 use crate::progress::Progress;
 use crate::service::now;
+use crate::transfer::{ThawReport, thaw};
 use crate::versions::list::{VersionInfo, list};
 use crate::versions::name::{Making, Origin, VersionReport, name_version};
 use crate::versions::record::VersionRecord;
@@ -74,6 +75,14 @@ impl Pool {
     pub fn versions(&self, directory: Option<Ino>) -> Result<Vec<VersionInfo>> {
         self.core.committer.commit()?;
         list(&self.core.namespace.committed()?, directory)
+    }
+
+    /// Makes a live tree of a version, or of a directory in one; see `transfer::thaw`.
+    ///
+    /// # Errors
+    /// As `transfer::thaw` says.
+    pub fn thaw(&self, from: Ino, to: (Ino, &[u8]), progress: &dyn Progress) -> Result<ThawReport> {
+        thaw(&self.core, &self.service, from, to, progress)
     }
 
     /// Lets the next rmdir(2) of this name remove it, a version, with everything in it. The kernel knows names, so it

@@ -156,7 +156,12 @@ impl Service {
     pub(super) fn frozen_attributes(&self, ino: Ino) -> Result<Vec<tree::Attribute>> {
         let version = self.version(ino)?;
         let found = self.found(&version, ino)?;
-        match &found.entry.attributes {
+        self.attributes_of_entry(ino, &found.entry)
+    }
+
+    /// Returns the extended attributes of an entry; `ino` is for messages.
+    pub(crate) fn attributes_of_entry(&self, ino: Ino, entry: &tree::Entry) -> Result<Vec<tree::Attribute>> {
+        match &entry.attributes {
             tree::Attributes::Inline(bytes) => Ok(decode_attributes(bytes)?),
             tree::Attributes::Stored(root) => {
                 let len_bytes = root.len_bytes();

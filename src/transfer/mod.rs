@@ -5,6 +5,7 @@
 //!
 //! - [`mod@put`]: a tree from a disk into a directory that the kernel cannot see into until the tree is complete;
 //! - [`mod@get`]: a tree out of the pool to a disk;
+//! - [`mod@thaw`]: a version into a live tree;
 //! - [`directory`]: the directories on the way, of which only some are open;
 //! - [`crew`]: threads that copy files, while one walks through the directories;
 //! - [`disk`]: attributes in the filesystem of the disk;
@@ -31,6 +32,7 @@ mod several_names;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod thaw;
 
 use std::io;
 
@@ -39,6 +41,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) use self::get::get;
 pub use self::put::{BaseChoice, Owner, PutOptions, RACY_MS, VersionOptions};
 pub(crate) use self::put::{put, put_version};
+pub use self::thaw::ThawReport;
+pub(crate) use self::thaw::thaw;
 use crate::versions::name::VersionReport;
 use dedupfs_base::EngineError;
 

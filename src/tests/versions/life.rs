@@ -141,6 +141,43 @@ fn a_forgotten_version_stays_while_the_kernel_knows_an_inode_of_it() {
 }
 
 #[test]
+fn a_thawed_version_is_a_live_tree_that_shares_content() {
+    let device = formatted();
+    let pool = open(&device);
+    let live = directory(&pool, ROOT_INO, "live");
+    fill(&pool, live);
+    let before = tree(&pool, live);
+    let first = snapshot(&pool, "live", "", "v1");
+    pool.service().remove_tree(ROOT_INO, b"live").expect("removes");
+    reclaim(&pool);
+    let stored = pool.core().dedup.stats().bytes_stored;
+    let into = directory(&pool, ROOT_INO, "work");
+    let report = pool.thaw(find(&pool, "v1"), (into, b"tree"), &NoProgress).expect("thaws");
+    assert_eq!((report.entries, report.hard_links), (first.entries, 2));
+    assert_eq!(pool.core().dedup.stats().bytes_stored, stored, "no content is stored");
+    assert_eq!(tree(&pool, find(&pool, "work/tree")), before);
+    assert_clean(&pool);
+    assert_eq!(snapshot(&pool, "work/tree", "", "v2").fingerprint, first.fingerprint);
+    // It is live, and on its own.
+    write(&pool, find(&pool, "work/tree/small"), 0, b"other");
+    ["v1", "v2"].into_iter().for_each(|name| forget(&pool, ROOT_INO, name));
+    reclaim(&pool);
+    assert_clean(&pool);
+    assert_eq!(read(&pool, find(&pool, "work/tree/large")), bytes(1, 9 << 20));
+    // A directory of a version, and refusals.
+    snapshot(&pool, "work/tree", "", "v3");
+    let into = directory(&pool, ROOT_INO, "part");
+    pool.thaw(find(&pool, "v3/many"), (into, b"many"), &NoProgress).expect("thaws a part");
+    assert_eq!(tree(&pool, find(&pool, "part/many")).len(), 202);
+    let into = directory(&pool, ROOT_INO, "none");
+    for from in ["v3/small", "work/tree"] {
+        pool.thaw(find(&pool, from), (into, b"x"), &NoProgress).expect_err("is no directory of a version");
+    }
+    assert_eq!(pool.service().lookup(into, b"x"), Err(Errno::ENOENT));
+    assert_clean(&pool);
+}
+
+#[test]
 fn permission_to_forget_is_for_one_name_and_one_time() {
     let device = formatted();
     let pool = open(&device);
