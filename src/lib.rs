@@ -47,6 +47,7 @@ pub use pool::{
 };
 pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};
+pub use upkeep::would_free::WouldFree;
 pub use upkeep::{check, reclaim, scrub};
 pub use versions::list::VersionInfo;
 pub use versions::name::{Origin, VersionReport};

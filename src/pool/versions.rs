@@ -12,6 +12,7 @@ use super::Pool;
 use crate::progress::Progress;
 use crate::service::now;
 use crate::transfer::{ThawReport, thaw};
+use crate::upkeep::would_free::{WouldFree, would_free};
 use crate::versions::list::{VersionInfo, list};
 use crate::versions::name::{Making, Origin, VersionReport, name_version};
 use crate::versions::record::VersionRecord;
@@ -75,6 +76,15 @@ impl Pool {
     pub fn versions(&self, directory: Option<Ino>) -> Result<Vec<VersionInfo>> {
         self.core.committer.commit()?;
         list(&self.core.namespace.committed()?, directory)
+    }
+
+    /// Returns what removing these inodes, with everything below them, would free.
+    ///
+    /// # Errors
+    /// As `would_free` says.
+    pub fn would_free(&self, inos: &[Ino], progress: &dyn Progress) -> Result<WouldFree> {
+        self.core.committer.settle()?;
+        would_free(&self.core, inos, progress)
     }
 
     /// Makes a live tree of a version, or of a directory in one; see `transfer::thaw`.

@@ -2,7 +2,9 @@
 
 pub(crate) mod affected;
 pub mod check;
+mod count_down;
 pub(crate) mod export_watch;
 pub(crate) mod inspect;
 pub mod reclaim;
 pub mod scrub;
+pub(crate) mod would_free;

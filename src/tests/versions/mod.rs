@@ -4,3 +4,4 @@ mod incremental;
 mod life;
 mod put;
 mod site;
+mod would_free;

@@ -1,23 +1,18 @@
 //! The plan of a run, computed from the garbage map and the recipes that would be freed. Changes nothing.
 //!
-//! The counts of chunks fall only when the nodes that name them are freed, which a plan must not do. So it walks these
-//! nodes and sums up the chunks that would be dead in each container. Chunks are summed up in parts by their
-//! fingerprints, which bounds memory for any deletion; the nodes are walked once for each part.
+//! The counts of chunks fall only when the nodes that name them are freed, which a plan must not do. So it counts down
+//! without doing it, and sums up the chunks that would be dead in each container.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use dedupfs_base::Result;
-use dedupfs_store::recipe::Reference;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, OperationsLog};
 
 use super::Run;
 use super::history::LastRun;
 use super::victims::{Candidate, Classes};
+use crate::upkeep::count_down::CountDown;
 
-/// Different chunks summed up at a time, some 48 bytes each: bounds memory.
-const CHUNKS_AT_ONCE: u64 = 1 << 20;
-/// Nodes read between two checks whether the plan is still wanted.
-const NODES_BETWEEN_LOOKS: usize = 256;
 /// Bytes of containers read and written in a millisecond, until a run has been measured: 100 MB/s, a slow disk's.
 const BYTES_PER_MS: u64 = 100_000;
 
@@ -26,16 +21,29 @@ type Gone = HashMap<ContainerId, (u64, u64)>;
 
 impl Run<'_> {
     pub(super) fn plan(&mut self) -> Result<()> {
-        let (freed, chunks) = self.nodes_to_free()?;
-        self.report.nodes_freed = freed.len() as u64;
+        let core = self.core;
+        let is_stopped = || self.pace.stopped().is_some();
+        let mut count_down = CountDown::new(core, &is_stopped);
+        core.indexes.nodes.for_each(&mut |fingerprint, cell| {
+            if cell.references == 0 && !core.dedup.is_pinned(&fingerprint) {
+                count_down.die(fingerprint, cell.location.container());
+            }
+            Ok(())
+        })?;
+        count_down.walk()?;
         let mut gone_nodes = Gone::new();
-        for (fingerprint, container) in &freed {
+        for (fingerprint, container) in count_down.nodes() {
             if let Some(cell) = self.core.indexes.nodes.committed(fingerprint)? {
                 let gone = gone_nodes.entry(*container).or_default();
                 *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
             }
         }
-        let gone_chunks = self.chunks_to_go(&freed, chunks)?;
+        let mut gone_chunks = Gone::new();
+        count_down.for_each_dead_chunk(&mut |_, cell| {
+            let gone = gone_chunks.entry(cell.location.container()).or_default();
+            *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
+        })?;
+        self.report.nodes_freed = count_down.nodes().len() as u64;
         let mut io_bytes = 0;
         for (kind, gone) in [(ContainerKind::Data, gone_chunks), (ContainerKind::Recipe, gone_nodes)] {
             io_bytes += self.plan_kind(kind, &gone);
@@ -110,83 +118,5 @@ impl Run<'_> {
         // While anything is lost, a run verifies its victims; a sound table is enough here.
         store.is_damaged(container) && store.verify(container).is_err()
             || has_losses && table.is_some_and(|table| table.entries.iter().any(|entry| is_lost(&entry.fingerprint)))
-    }
-
-    /// Returns the nodes without references, the nodes to which only these refer, and so on, each with its container,
-    /// in disk order; and the number of chunks that they name. Memory: 40 bytes for each node, which names some 512
-    /// chunks.
-    fn nodes_to_free(&self) -> Result<(Vec<(Fingerprint, ContainerId)>, u64)> {
-        let core = self.core;
-        let mut work = Vec::new();
-        core.indexes.nodes.for_each(&mut |fingerprint, cell| {
-            if cell.references == 0 && !core.dedup.is_pinned(&fingerprint) {
-                work.push((fingerprint, cell.location.container()));
-            }
-            Ok(())
-        })?;
-        let mut dropped: HashMap<Fingerprint, u32> = HashMap::new();
-        let (mut seen, mut freed, mut chunks) = (HashSet::new(), Vec::new(), 0);
-        while let Some((fingerprint, container)) = work.pop() {
-            if !seen.insert(fingerprint) {
-                continue;
-            }
-            if seen.len().is_multiple_of(NODES_BETWEEN_LOOKS) && self.pace.stopped().is_some() {
-                break;
-            }
-            let Ok(view) = core.dedup.nodes().node_of(&fingerprint, container) else { continue };
-            freed.push((fingerprint, container));
-            for reference in view.references() {
-                let Reference::Node { child, .. } = reference else {
-                    chunks += 1;
-                    continue;
-                };
-                let dropped = dropped.entry(child.fingerprint).or_insert(0);
-                *dropped += 1;
-                if let Some(cell) = core.indexes.nodes.committed(&child.fingerprint)?
-                    && cell.references <= *dropped
-                {
-                    work.push((child.fingerprint, cell.location.container()));
-                }
-            }
-        }
-        freed.sort_unstable_by_key(|(fingerprint, container)| (*container, *fingerprint));
-        Ok((freed, chunks))
-    }
-
-    /// Returns the chunks in each container that would die with these nodes.
-    fn chunks_to_go(&self, freed: &[(Fingerprint, ContainerId)], chunks: u64) -> Result<Gone> {
-        let core = self.core;
-        let parts = chunks.div_ceil(CHUNKS_AT_ONCE).max(1);
-        let mut gone = Gone::new();
-        for part in 0..parts {
-            let mut dropped: HashMap<Fingerprint, u32> = HashMap::new();
-            for (number, (fingerprint, container)) in freed.iter().enumerate() {
-                if number.is_multiple_of(NODES_BETWEEN_LOOKS) && self.pace.stopped().is_some() {
-                    return Ok(gone);
-                }
-                let Ok(view) = core.dedup.nodes().node_of(fingerprint, *container) else { continue };
-                for reference in view.references() {
-                    let Reference::Chunk(child) = reference else { continue };
-                    let place = (u128::from(child.fingerprint.prefix()) * u128::from(parts)) >> u64::BITS;
-                    let is_in_part = place == u128::from(part);
-                    if is_in_part {
-                        *dropped.entry(child.fingerprint).or_insert(0) += 1;
-                    }
-                }
-            }
-            let fingerprints: Vec<Fingerprint> = dropped.keys().copied().collect();
-            let mut sealed = core.indexes.chunks.sealed_cells_of(&fingerprints)?;
-            let cells = core.indexes.chunks.cells_of(&fingerprints, &mut sealed)?;
-            for (fingerprint, cell) in fingerprints.iter().zip(cells) {
-                if let Some(cell) = cell
-                    && cell.references > 0
-                    && dropped.get(fingerprint).is_some_and(|dropped| cell.references <= *dropped)
-                {
-                    let gone = gone.entry(cell.location.container()).or_default();
-                    *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
-                }
-            }
-        }
-        Ok(gone)
     }
 }
