@@ -38,6 +38,7 @@ extern crate self as dedupfs;
 
 pub use dedupfs_base::{EngineError, Result, allocator, panics};
 pub use dedupfs_index::filter::FilterPlan;
+pub use dedupfs_namespace::is_frozen;
 pub use dedupfs_sync::IS_WORLD;
 pub use durability::export;
 pub use durability::space::SpaceLimits;
@@ -49,3 +50,4 @@ pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};
 pub use upkeep::{check, reclaim, scrub};
 pub use versions::retention;
+pub use versions::series::SeriesRecord;

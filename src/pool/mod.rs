@@ -17,6 +17,7 @@ mod parts;
 mod reclaiming;
 pub mod recover;
 pub mod repair;
+mod series;
 pub mod socket;
 pub mod stats;
 mod trial;

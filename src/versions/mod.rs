@@ -5,11 +5,15 @@
 //! - [`snapshot`]: a version of a live directory;
 //! - [`list`]: the versions of a pool;
 //! - [`retention`]: the rules by which versions are kept;
-//! - [`record`]: the facts about a version that its tree does not hold.
+//! - [`record`]: the facts about a version that its tree does not hold;
+//! - [`series`]: the record of a directory whose versions form a series;
+//! - [`work`]: directories in which a version is made.
 
 pub(crate) mod build;
 pub(crate) mod list;
 pub(crate) mod read;
 pub(crate) mod record;
 pub mod retention;
+pub(crate) mod series;
 pub(crate) mod snapshot;
+pub(crate) mod work;
