@@ -3,6 +3,7 @@
 #![expect(rustdoc::broken_intra_doc_links, reason = "brackets show defaults in help texts")]
 
 pub(crate) mod helpers;
+pub(crate) mod versions;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use dedupfs::FilterPlan;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
+use self::versions::{ForgetArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs};
 use crate::{duration, exit, size};
 
 /// A deduplicating filesystem for backups.
@@ -35,6 +37,8 @@ Example:
   rsync -aHAX --numeric-ids /srv/ /mnt/backup/srv/
   dedupfs-stats /mnt/backup
   dedupfs get /mnt/backup/home-monday /home.restored
+  dedupfs snapshot /mnt/backup/srv /mnt/backup/srv-monday
+  dedupfs list /mnt/backup
   rm -r /mnt/backup/home-sunday && dedupfs-gc /mnt/backup
   dedupfs umount /mnt/backup
 
@@ -44,7 +48,7 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
+  put and get: 9 copied, but not all of it. forget and prune: 9 not all of them removed. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
   32 ended early (added to the others).";
 
 /// The commands of `dedupfs`. The help and the page of a command are the text of its arguments; a text here would replace it.
@@ -55,6 +59,11 @@ pub(crate) enum Command {
     Umount(UmountArgs),
     Put(PutArgs),
     Get(GetArgs),
+    Snapshot(SnapshotArgs),
+    List(ListArgs),
+    Forget(ForgetArgs),
+    Prune(PruneArgs),
+    Series(SeriesArgs),
     Sync(SyncArgs),
     Fsck(FsckArgs),
     Scrub(ScrubArgs),
