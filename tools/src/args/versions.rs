@@ -142,6 +142,7 @@ pub(crate) struct PruneArgs {
 ///
 /// A directory with rules is a series. `dedupfs prune` uses them if it is given none. For root and the user who mounted the pool.
 #[derive(Args, Debug)]
+#[command(disable_help_subcommand = true, after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct SeriesArgs {
     #[command(subcommand)]
     pub(crate) command: SeriesCommand,

@@ -204,7 +204,7 @@ impl Pruned {
 
 /// Tells for each version whether it stays, and why.
 pub(crate) fn decisions(result: &Pruned) -> String {
-    let mut table = Table::new(&["", "name", "reasons"]);
+    let mut table = Table::new(&["action", "name", "reasons"]);
     for version in &result.versions {
         let keep = if version.keep { "keep" } else { "remove" };
         table.row([keep.to_owned(), plain(&version.name), version.reasons.join("; ")]);
