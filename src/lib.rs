@@ -38,6 +38,7 @@ extern crate self as dedupfs;
 
 pub use dedupfs_base::{EngineError, Result, allocator, panics};
 pub use dedupfs_index::filter::FilterPlan;
+pub use dedupfs_namespace::is_frozen;
 pub use dedupfs_sync::IS_WORLD;
 pub use durability::export;
 pub use durability::space::SpaceLimits;
@@ -52,3 +53,4 @@ pub use upkeep::{check, reclaim, scrub};
 pub use versions::list::VersionInfo;
 pub use versions::name::{Origin, VersionReport};
 pub use versions::retention;
+pub use versions::series::SeriesRecord;

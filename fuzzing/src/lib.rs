@@ -422,3 +422,14 @@ pub fn retention_rules(data: &[u8]) {
         }
     }
 }
+
+/// Records of series, raw and around arbitrary rules of the known version.
+pub fn series_record(data: &[u8]) {
+    let rules = &data[..data.len().min(1024)];
+    let around = [&[1], &(rules.len() as u16).to_le_bytes()[..], rules].concat();
+    for bytes in [data.to_vec(), around] {
+        if let Ok(record) = dedupfs::SeriesRecord::decode(&bytes) {
+            assert_eq!(record.encode(), bytes);
+        }
+    }
+}

@@ -17,6 +17,7 @@ mod parts;
 mod reclaiming;
 pub mod recover;
 pub mod repair;
+mod series;
 pub mod socket;
 pub mod stats;
 mod trial;
@@ -103,8 +104,11 @@ impl Pool {
         progress: &dyn Progress,
     ) -> transfer::Result<TransferReport> {
         match &options.version {
-            Some(version) => transfer::put_version(&self.core, &self.service, (options, version), from, to, progress),
-            None => transfer::put(&self.core, &self.service, options, from, to, progress),
+            // A pool of a release without versions stays one that this release can open.
+            Some(version) if self.core.namespace.has_versions() => {
+                transfer::put_version(&self.core, &self.service, (options, version), from, to, progress)
+            }
+            _ => transfer::put(&self.core, &self.service, options, from, to, progress),
         }
     }
 

@@ -17,6 +17,7 @@ use crate::versions::list::{VersionInfo, list};
 use crate::versions::name::{Making, Origin, VersionReport, name_version};
 use crate::versions::record::VersionRecord;
 use crate::versions::snapshot::Snapshot;
+use crate::versions::work::{WORK_MARK, is_work};
 use dedupfs_base::{EngineError, Result};
 
 /// Time within which a run of reclaiming must end so that a snapshot can begin.
@@ -43,6 +44,9 @@ impl Pool {
         }
         let _pass = core.begin_change()?;
         core.namespace.allow_versions()?;
+        // The kernel caches names, and is not told of the new one. It must know nothing of this directory until then.
+        let has_mark = core.namespace.xattr(into, WORK_MARK)?.is_some();
+        let _hidden = has_mark.then(|| self.service.hide(into)).transpose()?;
         let _reclaiming = self.reclaiming.end(RECLAIM_PATIENCE).ok_or_else(|| {
             let (what, owner) = ("the pool".to_owned(), "a run of `dedupfs-gc` that does not end".to_owned());
             StoreError::Busy { what, owner }
@@ -50,11 +54,12 @@ impl Pool {
         self.sync()?;
         let stored_before = core.dedup.stats().bytes_stored;
         progress.start("reading names", 0);
+        let view = &core.namespace.committed()?;
         let built = Snapshot {
             core,
-            view: &core.namespace.committed()?,
+            view,
             stream: StreamId(1 << 32 | into),
-            left_out: &|ino| self.service.is_hidden(ino),
+            left_out: &|name, inode| Ok(self.service.is_hidden(inode.ino) || is_work(view, name, inode)?),
             progress,
         }
         .build(source);

@@ -143,6 +143,10 @@ impl Service {
     }
 
     pub(super) fn drop_xattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        // No request sees a record of the namespace, and the kernel asks for no more than the right to write.
+        if name.starts_with(RECORD_PREFIX) {
+            return Err(EngineError::NoAttribute);
+        }
         let _pass = self.core.begin_change()?;
         let _room = self.core.promise_change();
         self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?.check_unprotected()?;

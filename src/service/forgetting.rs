@@ -14,9 +14,8 @@ use dedupfs_sync::Mutex;
 use dedupfs_sync::clock::Instant;
 
 use super::Service;
+use crate::versions::work::WORK_MARK;
 
-/// Extended attribute of the directories in which `put` and `snapshot` work.
-pub(crate) const WORK_MARK: &[u8] = b"user.dedupfs.put";
 /// Time within which a permission must be used.
 const PERMITTED_FOR: Duration = Duration::from_secs(10);
 /// Bound of the permissions.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::name::Origin;
 use super::record::VersionRecord;
+use super::work::is_work;
 
 /// Rows read at once.
 const ROWS_AT_ONCE: usize = 512;
@@ -60,7 +61,8 @@ impl VersionInfo {
     }
 }
 
-/// Returns the versions in `directory`, or all, in the order of their completion.
+/// Returns the versions in `directory`, or all, in the order of their completion. One that has no name of its own yet is
+/// left out.
 ///
 /// # Errors
 /// Damage; I/O errors.
@@ -80,7 +82,14 @@ pub(crate) fn list(view: &CommittedView, directory: Option<Ino>) -> Result<Vec<V
     }
     let mut listed = Vec::new();
     for (directory, versions) in by_directory {
-        let path = shown(&path_of(view, directory)?);
+        let path = path_of(view, directory)?;
+        if let Some(name) = path.last()
+            && let Some(inode) = view.inode(directory)?
+            && is_work(view, name, &inode)?
+        {
+            continue;
+        }
+        let path = shown(&path.join(&b'/'));
         let names = names_of(view, directory, &|ino| is_frozen(ino))?;
         for version in versions {
             let Some(name) = names.get(&version.ino) else { continue };
@@ -129,7 +138,8 @@ fn names_of(view: &CommittedView, directory: Ino, is_wanted: &dyn Fn(Ino) -> boo
     }
 }
 
-fn path_of(view: &CommittedView, directory: Ino) -> Result<Vec<u8>> {
+/// Returns the names on the way from the root of the pool.
+fn path_of(view: &CommittedView, directory: Ino) -> Result<Vec<Vec<u8>>> {
     let (mut parts, mut at) = (Vec::new(), directory);
     while at != ROOT_INO && parts.len() < DEPTH_MAX {
         let Some(inode) = view.inode(at)? else { break };
@@ -138,7 +148,7 @@ fn path_of(view: &CommittedView, directory: Ino) -> Result<Vec<u8>> {
         at = inode.parent;
     }
     parts.reverse();
-    Ok(parts.join(&b'/'))
+    Ok(parts)
 }
 
 fn shown(bytes: &[u8]) -> String {

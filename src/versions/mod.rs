@@ -7,7 +7,9 @@
 //! - [`notes`]: what the source of a put said;
 //! - [`list`]: the versions of a pool;
 //! - [`retention`]: the rules by which versions are kept;
-//! - [`record`]: the facts about a version that its tree does not hold.
+//! - [`record`]: the facts about a version that its tree does not hold;
+//! - [`series`]: the record of a directory whose versions form a series;
+//! - [`work`]: directories in which a version is made.
 
 pub(crate) mod build;
 pub(crate) mod list;
@@ -16,4 +18,6 @@ pub(crate) mod notes;
 pub(crate) mod read;
 pub(crate) mod record;
 pub mod retention;
+pub(crate) mod series;
 pub(crate) mod snapshot;
+pub(crate) mod work;

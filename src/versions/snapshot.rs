@@ -41,8 +41,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) view: &'a CommittedView,
     /// Its nodes go to the open container of this stream.
     pub(crate) stream: StreamId,
-    /// Directories that are left out: trees that are being put.
-    pub(crate) left_out: &'a dyn Fn(Ino) -> bool,
+    /// Tells directories that are left out, by their name: those in which `put` and `snapshot` work.
+    pub(crate) left_out: &'a dyn Fn(&[u8], &Inode) -> Result<bool>,
     pub(crate) progress: &'a dyn Progress,
 }
 
@@ -85,7 +85,7 @@ impl Snapshot<'_> {
                 return Err(EngineError::HoldsVersion(String::from_utf8_lossy(&name).into_owned()));
             }
             match inode.kind {
-                FileKind::Directory if (self.left_out)(ino) => {}
+                FileKind::Directory if (self.left_out)(&name, &inode)? => {}
                 FileKind::Directory => {
                     tree.begin_directory(&name);
                     ways.push(self.way(&inode)?);

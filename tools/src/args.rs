@@ -3,6 +3,7 @@
 #![expect(rustdoc::broken_intra_doc_links, reason = "brackets show defaults in help texts")]
 
 pub(crate) mod helpers;
+pub(crate) mod versions;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +14,7 @@ use dedupfs::FilterPlan;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
+use self::versions::{ForgetArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs};
 use crate::{duration, exit, size};
 
 /// A deduplicating filesystem for backups.
@@ -35,6 +37,8 @@ Example:
   rsync -aHAX --numeric-ids /srv/ /mnt/backup/srv/
   dedupfs-stats /mnt/backup
   dedupfs get /mnt/backup/home-monday /home.restored
+  dedupfs snapshot /mnt/backup/srv /mnt/backup/srv-monday
+  dedupfs list /mnt/backup
   rm -r /mnt/backup/home-sunday && dedupfs-gc /mnt/backup
   dedupfs umount /mnt/backup
 
@@ -44,7 +48,7 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
+  put and get: 9 copied, but not all of it. forget and prune: 9 not all of them removed. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
   32 ended early (added to the others).";
 
 /// The commands of `dedupfs`. The help and the page of a command are the text of its arguments; a text here would replace it.
@@ -55,6 +59,11 @@ pub(crate) enum Command {
     Umount(UmountArgs),
     Put(PutArgs),
     Get(GetArgs),
+    Snapshot(SnapshotArgs),
+    List(ListArgs),
+    Forget(ForgetArgs),
+    Prune(PruneArgs),
+    Series(SeriesArgs),
     Sync(SyncArgs),
     Fsck(FsckArgs),
     Scrub(ScrubArgs),
@@ -168,7 +177,9 @@ pub(crate) struct UmountArgs {
 
 /// Copies a directory with all in it, or a file, into a mounted pool: `dedupfs put /home /mnt/backup/home-monday`.
 ///
-/// Copies as `cp -a` does, with owners, times, access lists and other extended attributes, hard links, holes and devices. But the daemon
+/// A directory becomes a version: it never changes, `dedupfs list` shows it, and `dedupfs forget` removes it as a whole. A file whose size,
+/// times and inode number are as they were when the version before was made is not read. Copies as `cp -a` does, with owners, times,
+/// access lists and other extended attributes, hard links, holes and devices. But the daemon
 /// reads the tree itself, on all cores, without kernel requests for each file. NAME appears when the copy is complete, and is durable when
 /// this returns. If interrupted, nothing of the copy stays. Files that cannot be read, or that changed meanwhile, are reported on standard
 /// error, and the rest is copied; the exit code is then 9. For root and the user who mounted the pool; an ordinary user owns the copy. A
@@ -184,9 +195,33 @@ pub(crate) struct PutArgs {
     /// Leave out everything mounted within the tree (the pool itself and its mount are always left out)
     #[arg(long, short = 'x')]
     pub(crate) one_file_system: bool,
+    /// Make a live tree, which can be changed, instead of a version. A file alone is always live
+    #[arg(long)]
+    pub(crate) live: bool,
+    /// Version whose unchanged files are taken over [default: the last complete one beside NAME of the same source and host]
+    #[arg(long, value_name = "MNT/NAME", conflicts_with_all = ["live", "reread"])]
+    pub(crate) base: Option<PathBuf>,
+    /// Read all files, also those that did not change
+    #[arg(long, conflicts_with = "live")]
+    pub(crate) reread: bool,
+    /// Part of the unchanged files that is read all the same and compared: a percentage, `full` or `none`
+    #[arg(long, value_name = "PERCENT|full|none", default_value = "none", value_parser = parse_verify, conflicts_with = "live")]
+    pub(crate) verify: u8,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Reads a percentage, `full` or `none`.
+fn parse_verify(text: &str) -> Result<u8, String> {
+    match text {
+        "none" => Ok(0),
+        "full" => Ok(100),
+        _ => {
+            let percent = text.strip_suffix('%').unwrap_or(text).parse().ok().filter(|percent| *percent <= 100);
+            percent.ok_or_else(|| "give a percentage from 0 to 100, `full` or `none`".to_owned())
+        }
+    }
 }
 
 /// Copies a directory with all in it, or a file, out of a mounted pool: `dedupfs get /mnt/backup/home-monday /home.restored`.

@@ -1,13 +1,18 @@
 //! One file for each command. Each command returns its exit code or a failure.
 
+pub(crate) mod forget;
 pub(crate) mod fsck;
 pub(crate) mod gc;
 pub(crate) mod generate;
 pub(crate) mod get;
+pub(crate) mod list;
 pub(crate) mod mkfs;
+pub(crate) mod prune;
 pub(crate) mod put;
 pub(crate) mod recover;
 pub(crate) mod scrub;
+pub(crate) mod series;
+pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod sync;
 pub(crate) mod trial;

@@ -8,7 +8,8 @@ use crate::report;
 pub(crate) const OK: u8 = 0;
 /// A failure without a code of its own.
 pub(crate) const FAILED: u8 = 1;
-/// put and get: copied in part; messages name the rest. dedupfs-gc: --stop or an unmount ended it early.
+/// put and get: copied in part; messages name the rest. forget and prune: not all were removed. dedupfs-gc: --stop or an unmount ended it
+/// early.
 pub(crate) const PARTLY: u8 = 9;
 
 /// fsck: something was wrong and was put right (as e2fsck).
@@ -36,13 +37,17 @@ pub(crate) const HELP_OF_COPIES: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space in the pool, or at the destination; 6 pool damaged; 9 copied, but not all of it: messages name the rest.";
 
+pub(crate) const HELP_OF_FORGETTING: &str = "\
+Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
+  4 pool in use; 5 no space; 6 pool damaged; 9 not all of them were removed: messages name the rest.";
+
 pub(crate) const HELP_OF_MKFS: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 4 directory in use; 5 no space; 10 the directory holds a pool already, or something else.";
 
 pub(crate) const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
+  put and get: 9 copied, but not all of it. forget and prune: 9 not all of them removed. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
   32 ended early (added to the others).";
 
 /// Returns the exit code of a kind of failure. [`HELP_OF_ALL`] explains the codes.
@@ -99,6 +104,25 @@ pub(crate) fn tell(text: &str) {
 /// Prints a result on standard output as JSON or as text.
 pub(crate) fn print_as<T: Serialize>(json: bool, result: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
     print(&if json { report::json(result)? } else { text(result) })
+}
+
+/// Prints a result on standard output as one line of JSON of the given type, or as text. For the commands of `docs/json.md`.
+pub(crate) fn print_message<T: Serialize>(
+    json: bool,
+    message_type: &str,
+    result: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    print(&if json { report::message(message_type, result)? } else { text(result) })
+}
+
+/// Prints the failure of a command as JSON on standard output, too, if it was asked for JSON.
+pub(crate) fn also_as_json(json: bool, result: Result<u8, Failure>) -> Result<u8, Failure> {
+    if json && let Err(failure) = &result {
+        let error = serde_json::json!({ "code": code(failure.kind), "message": failure.message });
+        print(&report::message("error", &error)?)?;
+    }
+    result
 }
 
 /// Prints a result on standard output. Output that cannot be written is a failure, but a closed pipe is none.

@@ -45,7 +45,7 @@ pub(crate) fn check_kind(path: &Path, metadata: &Metadata) -> Result<(), Failure
 }
 
 pub(crate) fn in_same_mount(path: &Path) -> Failure {
-    let advice = "`cp -a` copies within a mount, without copying content";
+    let advice = "`cp -a` copies within a mount, without copying content, and `dedupfs snapshot` makes a version of it";
     FailureKind::Usage.because(format!("{} is in the same mount: {advice}", path.display()))
 }
 
@@ -65,8 +65,11 @@ pub(crate) fn find(file: &File) -> Result<Option<Inside>, Failure> {
     Ok(mount.map(|mount| Inside { ino: metadata.ino(), device, pool: mount.source.clone() }))
 }
 
-pub(crate) fn daemon(pool: &Path) -> Result<ControlClient, Failure> {
-    let advice = "; `cp -a` and rsync need only the mount";
+/// Text behind messages of `put` and `get` about a daemon that cannot be asked.
+pub(crate) const COPIES_NEED_NO_DAEMON: &str = "; `cp -a` and rsync need only the mount";
+
+/// Connects to the daemon of a pool. `advice` stands behind the message if that is not possible.
+pub(crate) fn daemon(pool: &Path, advice: &str) -> Result<ControlClient, Failure> {
     crate::silence::connect(pool).map_err(|failure| failure.and(advice))?.ok_or_else(|| {
         Failure::failed(format!(
             "the daemon of pool {} does not answer: if it was killed, mount the pool again",

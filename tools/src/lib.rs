@@ -18,6 +18,7 @@ mod duration;
 mod exit;
 mod gc_policy;
 mod helper;
+mod hidden;
 mod inside;
 mod interrupt;
 mod logging;
@@ -36,6 +37,7 @@ mod silence;
 mod size;
 mod target;
 mod time;
+mod versions;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

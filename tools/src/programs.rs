@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::args::{Command, Dedupfs, MountArgs};
-use crate::commands::{fsck, gc, generate, get, mkfs, put, recover, scrub, stats, sync, umount};
+use crate::commands::{
+    forget, fsck, gc, generate, get, list, mkfs, prune, put, recover, scrub, series, snapshot, stats, sync, umount,
+};
 use crate::control::{Failure, FailureKind};
 use crate::helper::Helper;
 use crate::remount::{self, Origin};
@@ -31,6 +33,11 @@ fn perform(args: &Dedupfs) -> Result<u8, Failure> {
         Command::Sync(args) => sync::run(args),
         Command::Put(args) => put::run(args),
         Command::Get(args) => get::run(args),
+        Command::Snapshot(args) => exit::also_as_json(args.json, snapshot::run(args)),
+        Command::List(args) => exit::also_as_json(args.json, list::run(args)),
+        Command::Forget(args) => exit::also_as_json(args.json, forget::run(args)),
+        Command::Prune(args) => exit::also_as_json(args.json, prune::run(args)),
+        Command::Series(args) => series::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Scrub(args) => scrub::run(args),

@@ -2,7 +2,9 @@
 
 mod damage;
 mod reclaim;
+mod table;
 mod transfer;
+pub(crate) mod versions;
 
 use std::fmt::Write as _;
 use std::time::{Duration, UNIX_EPOCH};
@@ -39,6 +41,23 @@ pub(crate) fn json_line(message_type: &str, value: &impl Serialize) -> Result<St
         fields.insert("message_type".to_owned(), message_type.into());
     }
     Ok(format!("{value}\n"))
+}
+
+/// Version of the messages that [`message`] formats. It changes with a member that is renamed or removed.
+const MESSAGE_VERSION: u8 = 1;
+
+/// Formats a result as one line of JSON that begins with its type and version; `docs/json.md` documents each type.
+pub(crate) fn message(message_type: &str, value: &impl Serialize) -> Result<String, Failure> {
+    #[derive(Serialize)]
+    struct Message<'a, T> {
+        r#type: &'a str,
+        version: u8,
+        #[serde(flatten)]
+        value: &'a T,
+    }
+    serde_json::to_string(&Message { r#type: message_type, version: MESSAGE_VERSION, value })
+        .map(|text| text + "\n")
+        .map_err(|error| Failure::failed(format!("cannot print as JSON: {error}")))
 }
 
 /// Lines of a name and a text; the names are padded to one width.

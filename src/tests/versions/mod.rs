@@ -3,5 +3,7 @@
 mod incremental;
 mod life;
 mod put;
+mod series;
 mod site;
+mod work;
 mod would_free;

@@ -58,6 +58,7 @@ fn man_pages(directory: &Path) -> io::Result<()> {
         page(&program, directory)?;
         for command in program.get_subcommands().filter(|command| !command.is_hide_set()) {
             page(command, directory)?;
+            command.get_subcommands().try_for_each(|command| page(command, directory))?;
         }
     }
     for (name, of) in SAME_PAGES {
@@ -171,6 +172,9 @@ mod tests {
         assert!(page("dedupfs-scrub").contains("[\\-\\-rate SIZE]") && !page("dedupfs-sync").contains("e2fsck"));
         // A page tells more than a list of commands does.
         assert!(page("dedupfs-put").contains("hard links, holes and devices"), "{}", page("dedupfs-put"));
+        for name in ["set", "show", "unset"] {
+            assert!(page(&format!("dedupfs-series-{name}")).contains("MNT/DIR"), "{name}");
+        }
         // Hidden commands have no page.
         assert!(!root.join("man/dedupfs-generate.8").exists() && !root.join("man/dedupfs-help.8").exists());
     }

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
     let request = GetRequest { ino: place.ino, name: to.name.as_bytes().to_vec() };
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
-    let mut daemon = inside::daemon(&place.pool)?;
+    let mut daemon = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?;
     if rustix::process::geteuid().is_root()
         && let Some(uid) = daemon.daemon_uid().filter(|uid| *uid != 0)
     {

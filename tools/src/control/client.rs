@@ -8,17 +8,19 @@ use std::time::Duration;
 
 use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
+use dedupfs::retention::Rules;
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::stats::PoolStats;
 use dedupfs::transfer::TransferReport;
-use dedupfs::{NoProgress, Progress, TrialReport};
+use dedupfs::{NoProgress, Progress, TrialReport, VersionInfo, VersionReport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 use serde::de::DeserializeOwned;
 
 use super::failure::Failure;
 use super::protocol::{
-    Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request, decode, encode, read_line,
+    Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request, SnapshotRequest, decode,
+    encode, read_line,
 };
 use super::{address, descriptor};
 
@@ -194,6 +196,38 @@ impl ControlClient {
         progress: &dyn Progress,
     ) -> Result<TransferReport, Failure> {
         self.ask_with(&Request::Get(request), Some(to), progress)
+    }
+
+    /// Makes a version. If this end closes, or `progress` is cancelled, nothing of it stays.
+    pub(crate) fn snapshot(
+        &mut self,
+        request: SnapshotRequest,
+        progress: &dyn Progress,
+    ) -> Result<VersionReport, Failure> {
+        self.ask(&Request::Snapshot(request), progress)
+    }
+
+    /// Returns the versions in a directory, or all of the pool.
+    pub(crate) fn versions(&mut self, directory: Option<u64>) -> Result<Vec<VersionInfo>, Failure> {
+        self.ask(&Request::Versions(directory), &NoProgress)
+    }
+
+    /// Lets the next rmdir(2) of this name remove it, a version. It must come soon.
+    pub(crate) fn allow_forgetting(&mut self, directory: u64, name: &[u8]) -> Result<(), Failure> {
+        self.request(&Request::Forget { directory, name: name.to_vec() })
+    }
+
+    /// Returns the rules of a directory, if it is a series.
+    pub(crate) fn series(&mut self, directory: u64) -> Result<Option<Rules>, Failure> {
+        let rules: Option<Vec<u8>> = self.ask(&Request::Series(directory), &NoProgress)?;
+        Ok(rules.map(|rules| Rules::decode(&rules)).transpose()?)
+    }
+
+    /// Gives a directory rules, or none; returns those that it had.
+    pub(crate) fn set_series(&mut self, directory: u64, rules: Option<Rules>) -> Result<Option<Rules>, Failure> {
+        let rules = rules.map(|rules| rules.encode());
+        let before: Option<Vec<u8>> = self.ask(&Request::SetSeries { directory, rules }, &NoProgress)?;
+        Ok(before.map(|before| Rules::decode(&before)).transpose()?)
     }
 
     /// Waits until the pool is closed and returns how that went; `None` if the daemon ends, or is killed, without an answer.

@@ -3,6 +3,7 @@
 use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
+use dedupfs::Origin;
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::scrub::ScrubOptions;
@@ -42,6 +43,15 @@ pub(crate) struct GetRequest {
     pub(crate) name: Vec<u8>,
 }
 
+/// A version to be made of a live directory.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct SnapshotRequest {
+    pub(crate) source: Ino,
+    pub(crate) into: Ino,
+    pub(crate) name: Vec<u8>,
+    pub(crate) origin: Origin,
+}
+
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
@@ -70,6 +80,22 @@ pub(crate) enum Request {
     Put(PutRequest),
     /// Copies a tree out of the pool: [`TransferReport`](dedupfs::transfer::TransferReport).
     Get(GetRequest),
+    /// Makes a version: [`VersionReport`](dedupfs::VersionReport).
+    Snapshot(SnapshotRequest),
+    /// Returns the versions in a directory, or all: a list of [`VersionInfo`](dedupfs::VersionInfo).
+    Versions(Option<Ino>),
+    /// Lets the next rmdir(2) remove this name, a version. The tool calls it, because the kernel knows the name.
+    Forget {
+        directory: Ino,
+        name: Vec<u8>,
+    },
+    /// Returns the encoded rules of a directory, if it is a series.
+    Series(Ino),
+    /// Gives a directory these encoded rules, or none; returns those that it had.
+    SetSeries {
+        directory: Ino,
+        rules: Option<Vec<u8>>,
+    },
     /// Unmounts, makes everything durable and ends the daemon; answered when the pool is closed.
     Unmount {
         /// Detach at once although files are open, and end when the last of them is closed.
@@ -166,6 +192,18 @@ mod tests {
             Request::PauseReclaim(true),
             Request::Put(PutRequest { into: 7, name: b"\xff\n".to_vec(), options: PutOptions::default() }),
             Request::Get(GetRequest { ino: 9, name: b"name".to_vec() }),
+            Request::Snapshot(SnapshotRequest {
+                source: 3,
+                into: 7,
+                name: b"\xff\n".to_vec(),
+                origin: Origin { source: b"/m/\xff".to_vec(), host: b"web1".to_vec() },
+            }),
+            Request::Versions(Some(1 << 36)),
+            Request::Versions(None),
+            Request::Forget { directory: 7, name: b"\xff\n".to_vec() },
+            Request::Series(7),
+            Request::SetSeries { directory: 7, rules: Some(vec![1, 0, 0]) },
+            Request::SetSeries { directory: 7, rules: None },
             Request::Unmount { lazy: true },
             Request::AwaitEnd,
             Request::SetReadOnly(true),

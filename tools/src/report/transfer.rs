@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use dedupfs::VersionReport;
 use dedupfs::transfer::TransferReport;
 
 use crate::duration;
@@ -41,8 +42,30 @@ pub(crate) fn transfer(report: &TransferReport) -> String {
     let rate = report.content_bytes.saturating_mul(1000).checked_div(report.elapsed_ms).unwrap_or(0);
     let took = duration::show(report.elapsed_ms);
     let _ = writeln!(text, "copied {} in {took}, {}/s", counts.join(", "), show(rate));
+    if let Some(version) = &report.version {
+        text.push_str(&of_version(version));
+    }
     if report.problem_count > 0 {
         let _ = writeln!(text, "not all of it: {} problems", report.problem_count);
+    }
+    text
+}
+
+/// What is new with a version, and what was taken over.
+fn of_version(version: &VersionReport) -> String {
+    let VersionReport { fingerprint, entries, new_bytes, taken_over, .. } = version;
+    let mut text = format!("version of {entries} entries, new {}, fingerprint {fingerprint}\n", show(*new_bytes));
+    match (&version.without_base, version.base) {
+        (None, Some(_)) => {
+            let _ = writeln!(text, "{taken_over} unchanged since the version before: not read");
+        }
+        (Some(why), _) => {
+            let _ = writeln!(text, "read everything: {why}");
+        }
+        (None, None) => {}
+    }
+    if version.verified > 0 {
+        let _ = writeln!(text, "verified {} unchanged files: {} differ", version.verified, version.lied);
     }
     text
 }

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
+use dedupfs::retention::Rules;
 use dedupfs::scrub::{ScrubOptions, ScrubReport};
 use dedupfs::transfer::{self, TransferReport};
-use dedupfs::{Pool, Progress, TrialReport};
+use dedupfs::{Pool, Progress, TrialReport, VersionReport};
 use dedupfs_fuse::MountedSession;
 use parking_lot::{Condvar, Mutex};
 
 use super::BUSY_PATIENCE;
 use super::transfers::Transfers;
 use crate::control::{
-    ControlTarget, Failure, FailureKind, GetRequest, PutRequest, Request, to_value, without_descriptor,
+    ControlTarget, Failure, FailureKind, GetRequest, PutRequest, Request, SnapshotRequest, to_value, without_descriptor,
 };
 use crate::gc_policy::Policy;
 use crate::report;
@@ -97,6 +98,21 @@ impl ControlTarget for Daemon {
             Request::TrialRecovery(scratch) => to_value(self.trial_recovery(&scratch, progress)?),
             Request::Put(request) => to_value(self.put(&request, descriptor()?, progress)?),
             Request::Get(request) => to_value(self.get(&request, descriptor()?, progress)?),
+            Request::Snapshot(request) => to_value(self.snapshot(&request, progress)?),
+            Request::Versions(directory) => to_value(self.pool.versions(directory)?),
+            Request::Forget { directory, name } => {
+                self.pool.allow_forgetting(directory, &name)?;
+                tracing::info!(directory, name = %String::from_utf8_lossy(&name), "a version may be removed");
+                to_value(())
+            }
+            Request::Series(directory) => to_value(self.pool.series(directory)?.map(|rules| rules.encode())),
+            Request::SetSeries { directory, rules } => {
+                let rules = rules.map(|rules| Rules::decode(&rules)).transpose()?;
+                let before = self.pool.set_series(directory, rules)?;
+                let rules = rules.map_or_else(|| "none".to_owned(), |rules| rules.to_string());
+                tracing::info!(directory, rules, "the rules of a series");
+                to_value(before.map(|before| before.encode()))
+            }
             Request::Unmount { lazy } => to_value(self.unmount(lazy)?),
             Request::AwaitEnd => to_value(self.end.wait()?),
             Request::PrepareReadOnly => match self.transfers.hold(HOLD_TIMEOUT) {
@@ -161,6 +177,18 @@ impl Daemon {
         tell_copied(&name, copied)
     }
 
+    fn snapshot(&self, request: &SnapshotRequest, progress: &dyn Progress) -> Result<VersionReport, Failure> {
+        let name = String::from_utf8_lossy(&request.name);
+        tracing::info!(source = request.source, %name, "making a version");
+        let transfer = self.transfers.begin();
+        let to = (request.into, request.name.as_slice());
+        let made = self.pool.snapshot(request.source, to, &request.origin, &transfer.progress(progress));
+        let report = made.inspect_err(|error| tracing::warn!(%name, %error, "a version was not made"))?;
+        let VersionReport { entries, new_bytes, elapsed_ms, ref fingerprint, .. } = report;
+        tracing::info!(%name, entries, new_bytes, ms = elapsed_ms, fingerprint, "made a version");
+        Ok(report)
+    }
+
     fn unmount(&self, lazy: bool) -> Result<(), Failure> {
         tracing::info!(lazy, "asked to unmount");
         if lazy {
@@ -187,7 +215,7 @@ impl Daemon {
 }
 
 fn is_copying() -> Failure {
-    let why = "a tree is being copied by `dedupfs put` or `get`: wait for it, or interrupt it";
+    let why = "a tree is being copied by `dedupfs put`, `get` or `snapshot`: wait for it, or interrupt it";
     FailureKind::MountpointUnusable.because(why)
 }
 

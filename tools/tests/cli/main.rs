@@ -8,4 +8,5 @@ mod messages;
 mod mounts;
 mod site;
 mod sources;
+mod versions;
 mod waiting;

@@ -50,6 +50,8 @@ fn what_is_installed_works_and_goes_without_a_trace() {
         "share/zsh/site-functions/_dedupfs-stats",
         "share/fish/vendor_completions.d/dedupfs.fish",
         "lib/systemd/system/dedupfs-scrub@.timer",
+        "lib/systemd/system/dedupfs-prune@.timer",
+        "share/man/man8/dedupfs-series-set.8",
     ] {
         assert!(prefix.join(file).exists(), "{file}");
     }

@@ -3,7 +3,8 @@
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
 //! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`],
-//! [`scrub`], [`clone`], [`exercise`], [`sparse`], [`clients`], [`transfer`], [`memory`], [`generic`], [`synchronous`].
+//! [`scrub`], [`clone`], [`exercise`], [`sparse`], [`clients`], [`transfer`], [`memory`], [`generic`], [`synchronous`],
+//! [`versions`].
 //! Helpers: [`site`] is a pool and its mount, removed without a trace when dropped; [`command`] runs tools with a time
 //! limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make reproducible trees; [`random`] is the
 //! only source of chance.
@@ -56,3 +57,4 @@ mod synchronous;
 mod systemd;
 mod transfer;
 mod tree;
+mod versions;

@@ -165,7 +165,7 @@ fn units_are_sound() {
         // An instance of each.
         names.push(directory.path().join(name.replace('@', "@mnt-backup")));
     }
-    assert_eq!(names.len(), 5);
+    assert_eq!(names.len(), 7);
     let said = Tool::new(analyze).args(["verify", "--man=no", "--recursive-errors=no"]).args(names).ok().said();
     assert!(!said.contains("dedupfs"), "{said}");
 }

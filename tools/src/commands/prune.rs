@@ -1,0 +1,179 @@
+//! `dedupfs prune`: removes the versions of a directory that no rule keeps.
+//!
+//! 1. The daemon tells the versions, and the rules of the series if the command line has none.
+//! 2. The tool decides, because days are those of its time zone, and tells its decisions.
+//! 3. It forgets the versions one by one, as `dedupfs forget` does.
+//! 4. With `--free-until`: while the disk is too full, it reclaims, and forgets the oldest version that may go.
+
+mod room;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+
+use dedupfs::retention::{Candidate, Decision, Percent, Rules, State, decide, removable_for_space};
+use dedupfs::{Progress as _, VersionInfo};
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+use rustix::fs::Dir;
+
+use crate::args::versions::PruneArgs;
+use crate::control::{ControlClient, Failure, FailureKind};
+use crate::progress::Bars;
+use crate::report::versions::{Pruned, PrunedVersion};
+use crate::versions::{Directory, check_rules};
+use crate::{exit, interrupt, report};
+
+pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
+    let rules = args.rules.rules().map(check_rules).transpose()?;
+    let directory = Directory::open(&args.directory)?;
+    let mut daemon = directory.daemon()?;
+    let rules = match rules {
+        Some(rules) => rules,
+        None => check_rules(of_series(args, &directory, &mut daemon)?)?,
+    };
+    let versions = daemon.versions(Some(directory.place.ino))?;
+    let candidates: Vec<Candidate> = versions.iter().map(candidate).collect();
+    let decisions = decide(&candidates, &rules, Timestamp::now().as_second(), &TimeZone::system());
+    let mut result = Pruned {
+        directory: args.directory.display().to_string(),
+        rules: rules.to_string(),
+        dry_run: args.dry_run,
+        versions: versions
+            .iter()
+            .zip(&decisions)
+            .map(|(version, decision)| PrunedVersion::new(version, decision))
+            .collect(),
+        for_space: rules.free_until.map(|_| for_space(&versions, &decisions)).unwrap_or_default(),
+        ..Pruned::default()
+    };
+    if !args.dry_run {
+        // Told before anything is removed.
+        if !args.json {
+            exit::print(&report::versions::decisions(&result))?;
+        }
+        let mut pruning =
+            Pruning { args, directory: &directory, daemon: &mut daemon, names: names(&directory)?, versions };
+        let outcome = pruning.remove(&decisions, rules.free_until, &mut result);
+        directory.sync(&args.directory)?;
+        outcome?;
+    }
+    exit::print_message(args.json, "prune", &result, |result| match args.dry_run {
+        true => report::versions::decisions(result) + &report::versions::pruned(result),
+        false => report::versions::pruned(result),
+    })?;
+    Ok(if result.is_whole() { exit::OK } else { exit::PARTLY })
+}
+
+fn of_series(args: &PruneArgs, directory: &Directory, daemon: &mut ControlClient) -> Result<Rules, Failure> {
+    daemon.series(directory.place.ino)?.ok_or_else(|| {
+        let shown = args.directory.display();
+        FailureKind::Usage.because(format!(
+            "no rules: give some, such as `--keep-last 3 --keep-daily 7`, or give {shown} its own: `dedupfs series set {shown} \
+             --keep-daily 7`"
+        ))
+    })
+}
+
+/// The number of an inode is that of its version and a place in it, so it rises with the versions.
+fn candidate(version: &VersionInfo) -> Candidate {
+    Candidate {
+        number: version.ino,
+        completed_secs: version.completed_secs,
+        state: if version.incomplete { State::Incomplete } else { State::Complete },
+        locked_until_secs: (version.locked_until_secs > 0).then_some(version.locked_until_secs),
+        has_problems: version.problems > 0,
+    }
+}
+
+/// Names the kept versions that may go if the disk is too full, the oldest first.
+fn for_space(versions: &[VersionInfo], decisions: &[Decision]) -> Vec<String> {
+    let name = |number| versions.iter().find(|version| version.ino == number).map(|version| version.name.clone());
+    removable_for_space(decisions).filter_map(name).collect()
+}
+
+/// Returns the names in a directory by their inode numbers. The daemon tells names as text, from which not all bytes can be
+/// had back.
+fn names(directory: &Directory) -> Result<BTreeMap<u64, OsString>, Failure> {
+    use std::os::unix::ffi::OsStringExt as _;
+    let failed = |errno| Failure::failed(format!("cannot list the directory: {errno}"));
+    let mut names = BTreeMap::new();
+    for entry in Dir::read_from(&directory.file).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        names.insert(entry.ino(), OsString::from_vec(entry.file_name().to_bytes().to_vec()));
+    }
+    Ok(names)
+}
+
+struct Pruning<'a> {
+    args: &'a PruneArgs,
+    directory: &'a Directory,
+    daemon: &'a mut ControlClient,
+    names: BTreeMap<u64, OsString>,
+    versions: Vec<VersionInfo>,
+}
+
+impl Pruning<'_> {
+    fn remove(
+        &mut self,
+        decisions: &[Decision],
+        free_until: Option<Percent>,
+        result: &mut Pruned,
+    ) -> Result<(), Failure> {
+        for decision in decisions.iter().filter(|decision| !decision.keep) {
+            self.forget(decision.number, result);
+        }
+        // Made durable first: reclaiming frees nothing that a name may come back for.
+        self.directory.sync(&self.args.directory)?;
+        match free_until {
+            Some(level) => self.make_room(decisions, level, result),
+            None => Ok(()),
+        }
+    }
+
+    fn make_room(&mut self, decisions: &[Decision], level: Percent, result: &mut Pruned) -> Result<(), Failure> {
+        let bars = Bars::default();
+        let progress = interrupt::ended_by_signals(&bars)?;
+        let mut removable = removable_for_space(decisions);
+        let mut room = room::Room::of(&self.directory.place.pool, self.daemon)?;
+        while !room.is_enough(level) {
+            room = room::reclaim(&self.directory.place.pool, self.daemon, &progress)?;
+            if progress.is_cancelled() {
+                return Err(FailureKind::Ended.because("interrupted: nothing more is removed"));
+            }
+            if room.is_enough(level) || room.others_fill(level) {
+                break;
+            }
+            let Some(number) = removable.next() else { break };
+            self.forget(number, result);
+            self.directory.sync(&self.args.directory)?;
+        }
+        bars.finish();
+        result.used_percent = Some(room.used_percent());
+        result.room = Some(match (room.is_enough(level), room.others_fill(level)) {
+            (true, _) => "enough",
+            (false, true) => "others",
+            (false, false) => "full",
+        });
+        Ok(())
+    }
+
+    /// Forgets a version, and notes how that went. A version that is gone already is no failure.
+    fn forget(&mut self, number: u64, result: &mut Pruned) {
+        let at = self.versions.iter().position(|version| version.ino == number);
+        let Some(told) = at.and_then(|at| result.versions.get_mut(at)) else { return };
+        let forgotten = match self.names.get(&number) {
+            Some(name) => {
+                let path = self.args.directory.join(name);
+                self.directory.forget(self.daemon, name, Some(number), &path)
+            }
+            None => Err(Failure::failed(format!("{} was removed or renamed meanwhile", told.name))),
+        };
+        match forgotten {
+            Ok(()) => told.removed = true,
+            Err(failure) => {
+                eprintln!("dedupfs: {failure}");
+                told.error = Some(failure.message);
+            }
+        }
+    }
+}

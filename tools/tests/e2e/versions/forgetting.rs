@@ -1,0 +1,93 @@
+//! Versions that are forgotten: at once, as a whole, and not while somebody reads them.
+
+use std::fs::{self, File};
+use std::io::Read as _;
+
+use super::{forget, names, series, snapshot};
+use crate::command::{DEDUPFS, Tool};
+use crate::random::noise;
+use crate::site::Site;
+
+const LARGE_BYTES: usize = 8 << 20;
+
+#[test]
+fn a_forgotten_version_gives_its_space_back_when_its_last_file_is_closed() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (series, live) = series(&site);
+    let content = noise(3, LARGE_BYTES);
+    fs::write(live.join("large"), &content).unwrap();
+    let version = series.join("v");
+    snapshot(&live, &version).expect(0, &[]);
+    Tool::new("rm").arg("-r").arg(&live).ok();
+    let mut open = File::open(version.join("large")).unwrap();
+    let inside = File::open(&version).unwrap();
+    forget(&[&version]).expect(0, &["removed", "1 version removed; `dedupfs-gc`"]);
+    assert_eq!(names(&series), [""; 0]);
+    assert_eq!(fs::symlink_metadata(&version).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    site.gc();
+    assert!(site.stats().unique_chunk_bytes >= LARGE_BYTES as u64, "content that is read was freed");
+    let mut read = Vec::new();
+    open.read_to_end(&mut read).unwrap();
+    assert!(read == content);
+    drop((open, inside));
+    // The name is free for a live directory.
+    fs::create_dir(&version).unwrap();
+    fs::write(version.join("file"), "live").unwrap();
+    fs::remove_dir_all(&version).unwrap();
+    site.remount();
+    site.gc();
+    let stats = site.stats();
+    assert_eq!((stats.unique_chunk_bytes, stats.recipe_nodes), (0, 0));
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn several_are_forgotten_and_what_cannot_be_is_told() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (series, live) = series(&site);
+    fs::write(live.join("file"), "content").unwrap();
+    let versions = ["a", "b", "c", "odd \u{1f980} name\n"].map(|name| series.join(name));
+    versions.each_ref().map(|version| snapshot(&live, version).expect(0, &[]));
+    let gone = series.join("none");
+    forget(&[&versions[0], &gone, &live, &versions[3]])
+        .expect(9, &["none does not exist", "current is no version", "2 versions removed"]);
+    assert_eq!(names(&series), ["b", "c", "current"]);
+    assert_eq!(fs::read_to_string(live.join("file")).unwrap(), "content");
+    // Removed names are durable when it returns.
+    site.kill_daemon();
+    site.mount();
+    assert_eq!(names(&series), ["b", "c", "current"]);
+    // From within the directory, and with a slash behind.
+    let script = "cd \"$1\" && \"$0\" forget b c/";
+    Tool::new("sh").args(["-c", script, DEDUPFS]).arg(&series).ok();
+    assert_eq!(names(&series), ["current"]);
+    site.umount();
+    site.assert_clean();
+}
+
+/// The permission of the tool is for one name, and the kernel asks for the right to write.
+#[test]
+fn other_users_and_other_names_are_refused() {
+    let Some(site) = Site::if_fit() else { return };
+    site.mount_with("allow_other");
+    let (series, live) = series(&site);
+    fs::write(live.join("file"), "content").unwrap();
+    let version = series.join("v");
+    snapshot(&live, &version).expect(0, &[]);
+    let nobody = || Tool::new("setpriv").args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    // The program may lie where only root gets to.
+    let program = site.base.join("dedupfs");
+    fs::copy(DEDUPFS, &program).unwrap();
+    fs::set_permissions(&site.base, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    for words in [&["forget"][..], &["list"], &["prune", "--keep-none"], &["series", "show"]] {
+        let target = if words[0] == "forget" { &version } else { &series };
+        nobody().arg(&program).args(words).arg(target).run().expect(1, &["only root and the user"]);
+    }
+    let made = nobody().arg(&program).arg("snapshot").args([&live, &series.join("w")]).run();
+    assert_eq!((made.code, names(&series).len()), (1, 2), "{}", made.said());
+    nobody().arg("rmdir").arg(&version).run().expect(1, &["Permission denied"]);
+    nobody().arg("cat").arg(version.join("file")).run().expect(0, &["content"]);
+    site.umount();
+    site.assert_clean();
+}

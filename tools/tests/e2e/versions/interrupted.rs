@@ -1,0 +1,118 @@
+//! Snapshots that are interrupted leave a whole version or nothing.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{forget, listed, names, series, snapshot};
+use crate::command::DEDUPFS;
+use crate::compare::assert_same_content;
+use crate::files::Plan;
+use crate::random::{Random, seed};
+use crate::site::Site;
+
+const FILES: usize = 4000;
+const ROUNDS: u64 = 25;
+/// Longer than a snapshot of so many files takes.
+const LONGEST_MICROS: u64 = 60_000;
+
+fn begin(from: &Path, to: &Path) -> Child {
+    let mut command = Command::new(DEDUPFS);
+    command.arg("snapshot").args([from, to]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+fn hidden(series: &Path) -> Vec<String> {
+    names(series).into_iter().filter(|name| name.starts_with(".dedupfs-put-")).collect()
+}
+
+#[test]
+fn a_killed_snapshot_leaves_a_whole_version_or_nothing() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (series, live) = series(&site);
+    Plan::new(5, FILES, 9000).make(&live);
+    let mut random = Random::new(seed(71));
+    let mut whole = 0;
+    for round in 0..ROUNDS {
+        let version = series.join(format!("v{round}"));
+        let mut child = begin(&live, &version);
+        std::thread::sleep(Duration::from_micros(random.below(LONGEST_MICROS)));
+        let signal = if round % 2 == 0 { Signal::KILL } else { Signal::INT };
+        // It may have ended already.
+        let _ = kill_process(Pid::from_child(&child), signal);
+        let code = child.wait().unwrap().code();
+        let is_there = version.exists();
+        assert!(is_there || code != Some(0), "it said that the version is there");
+        if signal == Signal::INT {
+            assert_eq!(hidden(&series), [""; 0], "it was asked to end, and has not tidied up");
+        }
+        assert_eq!(listed(&series).contains(&format!("v{round}")), is_there);
+        if is_there {
+            whole += 1;
+            assert_same_content(&live, &version);
+            forget(&[&version]).expect(0, &[]);
+        }
+    }
+    println!("{whole} of {ROUNDS} versions were complete before the signal came");
+    // The next snapshot removes remains, also of a version without a name.
+    let last = series.join("last");
+    snapshot(&live, &last).expect(0, &[]);
+    assert_eq!(names(&series), ["current", "last"]);
+    assert_eq!(listed(&site.mnt), ["last"]);
+    site.remount();
+    site.gc();
+    assert_same_content(&live, &last);
+    site.umount();
+    site.assert_clean();
+}
+
+/// What a tool that is killed at the last moment leaves: a complete version in the directory in which it was made.
+#[test]
+fn a_version_without_a_name_is_not_listed_and_the_next_put_removes_it() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (series, live) = series(&site);
+    fs::write(live.join("file"), "content").unwrap();
+    let left = series.join(".dedupfs-put-0123456789abcdef");
+    fs::create_dir(&left).unwrap();
+    snapshot(&live, &series.join("v")).expect(0, &[]);
+    fs::rename(series.join("v"), left.join("v")).unwrap();
+    rustix::fs::setxattr(&left, "user.dedupfs.put", b"", rustix::fs::XattrFlags::empty()).unwrap();
+    assert_eq!(listed(&series), [""; 0]);
+    assert_eq!(listed(&site.mnt), [""; 0]);
+    let source = site.base.join("source");
+    fs::create_dir(&source).unwrap();
+    let put = crate::command::Tool::new(DEDUPFS).arg("put").args([&source, &series.join("copy")]).run();
+    put.expect(0, &["removed what an interrupted put or snapshot had left"]);
+    assert_eq!(names(&series), ["copy", "current"]);
+    site.umount();
+    site.assert_clean();
+}
+
+/// The version is durable when the command returns, and nothing half-made is seen after a crash.
+#[test]
+fn a_snapshot_that_was_answered_survives_a_killed_daemon() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (series, live) = series(&site);
+    Plan::new(6, 500, 20_000).make(&live);
+    snapshot(&live, &series.join("v1")).expect(0, &[]);
+    site.kill_daemon();
+    site.mount();
+    assert_same_content(&live, &series.join("v1"));
+    // Killed meanwhile.
+    let mut child = begin(&live, &series.join("v2"));
+    std::thread::sleep(Duration::from_millis(3));
+    site.kill_daemon();
+    let code = child.wait().unwrap().code();
+    site.mount();
+    if code == Some(0) {
+        assert_same_content(&live, &series.join("v2"));
+    }
+    snapshot(&live, &series.join("v3")).expect(0, &[]);
+    assert_eq!(hidden(&series), [""; 0]);
+    assert_same_content(&live, &series.join("v3"));
+    site.umount();
+    site.assert_clean();
+}
