@@ -244,7 +244,8 @@ fn regression_a_remount_that_is_refused_leaves_the_mount_writable_all_the_while(
     fs::write(&source, noise(1, 256 << 20)).unwrap();
     let note = fs::read_to_string(site.pool.join("lock")).unwrap();
     let daemon = Pid::from_raw(note.split(' ').next().unwrap().parse().unwrap()).unwrap();
-    let mut put = Command::new(DEDUPFS).arg("put").args([&source, &site.mnt.join("copy")]).spawn().unwrap();
+    let mut put =
+        Command::new(DEDUPFS).args(["put", "--live"]).args([&source, &site.mnt.join("copy")]).spawn().unwrap();
     // The daemon hides the tree that it is copying.
     let hides = |entry: fs::DirEntry| fs::read_dir(entry.path()).is_ok_and(|mut inside| inside.any(|one| one.is_err()));
     while !fs::read_dir(&site.mnt).unwrap().flatten().any(hides) {

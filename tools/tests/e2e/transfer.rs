@@ -21,7 +21,7 @@ const LARGE_BYTES: usize = 600 << 20;
 
 #[track_caller]
 fn put(from: &Path, to: &Path) -> Ran {
-    Tool::new(DEDUPFS).arg("put").args([from, to]).run()
+    Tool::new(DEDUPFS).args(["put", "--live"]).args([from, to]).run()
 }
 
 #[track_caller]
@@ -42,7 +42,7 @@ fn is_hidden(directory: &Path) -> bool {
 
 fn begin_put(from: &Path, to: &Path) -> Child {
     let mut put = Command::new(DEDUPFS);
-    put.arg("put").args([from, to]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+    put.args(["put", "--live"]).args([from, to]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Starts a put and waits until the daemon is copying its tree.
@@ -84,6 +84,7 @@ fn a_tree_of_everything_goes_in_and_comes_out_the_same() {
     let report = Tool::new(DEDUPFS).args(["put", "--json"]).args([&source, &site.mnt.join("again")]).ok().text();
     let report: TransferReport = serde_json::from_str(&report).unwrap();
     assert!(report.files >= made.files as u64 && report.problem_count == 0, "{report:?}; {said}");
+    assert!(report.version.is_some(), "a version is the default");
     // Everything acknowledged is durable.
     site.kill_daemon();
     site.mount();
@@ -277,7 +278,11 @@ fn what_is_mounted_within_can_be_left_out_and_the_pool_itself_always_is() {
         put(&source, &own.join("all")).expect(0, &["copied 2 files"]);
         assert_eq!(fs::read_to_string(own.join("all/inner/file")).unwrap(), "inside");
         assert_eq!(fs::read_dir(own.join("all/own")).unwrap().count(), 0);
-        Tool::new(DEDUPFS).args(["put", "-x"]).args([&source, &own.join("one")]).run().expect(0, &["copied 1 files"]);
+        Tool::new(DEDUPFS)
+            .args(["put", "--live", "-x"])
+            .args([&source, &own.join("one")])
+            .run()
+            .expect(0, &["copied 1 files"]);
         assert_eq!(fs::read_dir(own.join("one/inner")).unwrap().count(), 0);
         assert_eq!(fs::metadata(own.join("one/inner")).unwrap().mode(), fs::metadata(&inner).unwrap().mode());
     });

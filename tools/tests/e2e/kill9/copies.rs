@@ -58,6 +58,11 @@ impl Copies {
     }
 }
 
+/// Half of the trees are versions.
+fn is_version((_, turn): (u64, u64)) -> bool {
+    turn % 4 < 2
+}
+
 impl Round<'_> {
     /// Puts trees, gets each back, and deletes the oldest.
     pub fn copy_trees(&self) -> io::Result<()> {
@@ -68,7 +73,8 @@ impl Round<'_> {
             let (tree, source) = ((self.number, turn), (turn % 2) as usize);
             let path = self.mnt.join(name(tree));
             *copies.begun.lock().unwrap() = Some((tree, source));
-            self.with_tool(Tool::new(DEDUPFS).arg("put").args([self.sources[source], &path]))?;
+            let kind: &[&str] = if is_version(tree) { &[] } else { &["--live"] };
+            self.with_tool(Tool::new(DEDUPFS).arg("put").args(kind).args([self.sources[source], &path]))?;
             copies.whole.lock().unwrap().insert(tree, source);
             *copies.begun.lock().unwrap() = None;
 
@@ -83,7 +89,11 @@ impl Round<'_> {
                 if whole.len() > KEPT_TREES { whole.pop_first() } else { None }
             };
             if let Some((tree, _)) = oldest {
-                fs::remove_dir_all(self.mnt.join(name(tree)))?;
+                let path = self.mnt.join(name(tree));
+                match is_version(tree) {
+                    true => self.with_tool(Tool::new(DEDUPFS).arg("forget").arg(&path))?,
+                    false => fs::remove_dir_all(path)?,
+                }
             }
         }
         Ok(())
