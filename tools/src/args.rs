@@ -14,7 +14,7 @@ use dedupfs::FilterPlan;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
-use self::versions::{ForgetArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs};
+use self::versions::{ForgetArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs, ThawArgs};
 use crate::{duration, exit, size};
 
 /// A deduplicating filesystem for backups.
@@ -60,6 +60,7 @@ pub(crate) enum Command {
     Put(PutArgs),
     Get(GetArgs),
     Snapshot(SnapshotArgs),
+    Thaw(ThawArgs),
     List(ListArgs),
     Forget(ForgetArgs),
     Prune(PruneArgs),
@@ -391,8 +392,11 @@ pub(crate) struct GenerateArgs {
 #[command(name = "dedupfs-stats", version, after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct Stats {
     /// Pool or mountpoint
-    #[arg(value_name = "POOL|MNT")]
-    pub(crate) target: PathBuf,
+    #[arg(value_name = "POOL|MNT", required_unless_present = "would_free")]
+    pub(crate) target: Option<PathBuf>,
+    /// Show what removing these versions, directories or files of one mount would free: exact in chunks and nodes, an estimate on the disks
+    #[arg(long, value_name = "MNT/NAME", num_args = 1.., conflicts_with = "target")]
+    pub(crate) would_free: Vec<PathBuf>,
     /// Print all figures as JSON, sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,

@@ -15,5 +15,6 @@ pub(crate) mod series;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
 pub(crate) mod sync;
+pub(crate) mod thaw;
 pub(crate) mod trial;
 pub(crate) mod umount;

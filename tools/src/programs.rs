@@ -6,7 +6,8 @@ use clap::Parser;
 
 use crate::args::{Command, Dedupfs, MountArgs};
 use crate::commands::{
-    forget, fsck, gc, generate, get, list, mkfs, prune, put, recover, scrub, series, snapshot, stats, sync, umount,
+    forget, fsck, gc, generate, get, list, mkfs, prune, put, recover, scrub, series, snapshot, stats, sync, thaw,
+    umount,
 };
 use crate::control::{Failure, FailureKind};
 use crate::helper::Helper;
@@ -33,6 +34,7 @@ fn perform(args: &Dedupfs) -> Result<u8, Failure> {
         Command::Sync(args) => sync::run(args),
         Command::Put(args) => put::run(args),
         Command::Get(args) => get::run(args),
+        Command::Thaw(args) => exit::also_as_json(args.json, thaw::run(args)),
         Command::Snapshot(args) => exit::also_as_json(args.json, snapshot::run(args)),
         Command::List(args) => exit::also_as_json(args.json, list::run(args)),
         Command::Forget(args) => exit::also_as_json(args.json, forget::run(args)),

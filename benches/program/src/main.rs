@@ -31,6 +31,7 @@ mod series;
 mod sync_latency;
 mod table;
 mod targets;
+mod versions;
 
 use std::panic::AssertUnwindSafe;
 use std::process::ExitCode;
@@ -93,6 +94,7 @@ enum Command {
     Reclaim(reclaim::Reclaim),
     #[command(alias = "sync-latency")]
     SyncLatency(sync_latency::SyncLatency),
+    Versions(versions::Versions),
     Check(check::Check),
 }
 
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
             Command::Million(args) => million::run(&args),
             Command::Reclaim(args) => reclaim::run(&args),
             Command::SyncLatency(args) => sync_latency::run(&args),
+            Command::Versions(args) => versions::run(&args),
             Command::Check(args) => check::run(&args),
         }))
         .unwrap_or_else(|_| fail("this is a defect of dedupfs-bench"))

@@ -28,6 +28,24 @@ pub(crate) struct SnapshotArgs {
     pub(crate) json: bool,
 }
 
+/// Makes a live tree of a version, or of a directory in one: `dedupfs thaw MNT/web1/2026-11-23 MNT/web1/work`.
+///
+/// The live tree can be changed. It shares all content with the version, so no content is read or written. NAME appears when the tree is
+/// complete, and is durable when this returns. For root and the user who mounted the pool.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
+pub(crate) struct ThawArgs {
+    /// Version, or a directory in one
+    #[arg(value_name = "MNT/VERSION")]
+    pub(crate) source: PathBuf,
+    /// New name in the same mount; must not exist
+    #[arg(value_name = "MNT/NAME")]
+    pub(crate) destination: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Removes versions, each as a whole: `dedupfs forget MNT/web1/2026-11-01`.
 ///
 /// The name goes at once, also if the version has millions of files. `dedupfs-gc` gives the space back. Files of the version that are open

@@ -90,7 +90,7 @@ fn source(path: &Path) -> Result<(File, Inside), Failure> {
     Ok((from, place))
 }
 
-fn destination(path: &Path, source: &Inside) -> Result<NewName, Failure> {
+pub(super) fn destination(path: &Path, source: &Inside) -> Result<NewName, Failure> {
     let to = NewName::at(path)?;
     let refused = |why: &str| Err(FailureKind::Usage.because(format!("{} {why}", path.display())));
     let metadata = to.directory.metadata();

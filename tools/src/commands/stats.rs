@@ -1,17 +1,69 @@
 //! `dedupfs-stats`.
 
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use dedupfs::Progress as _;
+
 use crate::access::{self, Access};
 use crate::args::Stats;
-use crate::control::Failure;
+use crate::control::{Failure, FailureKind};
+use crate::inside::{self, Inside};
+use crate::progress::Bars;
 use crate::report::{self, Source};
-use crate::{exit, target};
+use crate::{exit, interrupt, target};
 
 pub(crate) fn run(args: &Stats) -> Result<u8, Failure> {
-    let target = target::resolve(&args.target)?;
+    let Some(target) = &args.target else {
+        return exit::also_as_json(args.json, would_free(&args.would_free, args.json));
+    };
+    let target = target::resolve(target)?;
     let (stats, source) = match access::reach(&target.pool, &access::to_read("dedupfs-stats"))? {
         Access::Daemon(mut client) => (client.stats()?, Source::Daemon),
         Access::Local(pool) => (access::with_local(&pool, |pool| Ok(pool.stats()?))?, Source::Files),
     };
     exit::print_as(args.json, &stats, |stats| report::stats(stats, source))?;
     Ok(exit::OK)
+}
+
+fn would_free(paths: &[PathBuf], json: bool) -> Result<u8, Failure> {
+    let mut inos = Vec::with_capacity(paths.len());
+    let mut first: Option<Inside> = None;
+    for path in paths {
+        let (ino, place) = find(path)?;
+        if first.as_ref().is_some_and(|first| first.device != place.device) {
+            let why = format!("{} is in another mount than {}", path.display(), paths[0].display());
+            return Err(FailureKind::Usage.because(why));
+        }
+        inos.push(ino);
+        first.get_or_insert(place);
+    }
+    let place = first.ok_or_else(|| FailureKind::Usage.because("name a version, a directory or a file".to_owned()))?;
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let told = inside::daemon(&place.pool, "")?.would_free(inos, &progress)?;
+    if progress.is_cancelled() {
+        return Err(Failure::failed("interrupted"));
+    }
+    bars.finish();
+    exit::print_message(json, "would_free", &told, report::versions::would_free)?;
+    Ok(exit::OK)
+}
+
+/// Returns the inode number of a path, and its mount. A symbolic link stands for itself.
+fn find(path: &Path) -> Result<(u64, Inside), Failure> {
+    let shown = path.display();
+    let looked_at = std::fs::symlink_metadata(path);
+    let metadata = looked_at.map_err(|error| Failure::failed(format!("cannot look at {shown}: {error}")))?;
+    let directory = match metadata.is_dir() {
+        true => path,
+        false => path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new(".")),
+    };
+    let opened = File::open(directory);
+    let opened = opened.map_err(|error| Failure::failed(format!("cannot open {}: {error}", directory.display())))?;
+    match inside::find(&opened)? {
+        Some(place) => Ok((metadata.ino(), place)),
+        None => Err(FailureKind::Usage.because(format!("{shown} is in no mounted dedupfs"))),
+    }
 }

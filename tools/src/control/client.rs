@@ -11,8 +11,8 @@ use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::retention::Rules;
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::stats::PoolStats;
-use dedupfs::transfer::TransferReport;
-use dedupfs::{NoProgress, Progress, TrialReport, VersionInfo, VersionReport};
+use dedupfs::transfer::{ThawReport, TransferReport};
+use dedupfs::{NoProgress, Progress, TrialReport, VersionInfo, VersionReport, WouldFree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 use serde::de::DeserializeOwned;
@@ -205,6 +205,21 @@ impl ControlClient {
         progress: &dyn Progress,
     ) -> Result<VersionReport, Failure> {
         self.ask(&Request::Snapshot(request), progress)
+    }
+
+    /// Makes a live tree of a version. If this end closes, or `progress` is cancelled, nothing of it is left.
+    pub(crate) fn thaw(
+        &mut self,
+        from: u64,
+        (into, name): (u64, &[u8]),
+        progress: &dyn Progress,
+    ) -> Result<ThawReport, Failure> {
+        self.ask(&Request::Thaw { from, into, name: name.to_vec() }, progress)
+    }
+
+    /// Returns what removing these inodes, with everything below them, would free.
+    pub(crate) fn would_free(&mut self, inos: Vec<u64>, progress: &dyn Progress) -> Result<WouldFree, Failure> {
+        self.ask(&Request::WouldFree(inos), progress)
     }
 
     /// Returns the versions in a directory, or all of the pool.

@@ -82,6 +82,14 @@ pub(crate) enum Request {
     Get(GetRequest),
     /// Makes a version: [`VersionReport`](dedupfs::VersionReport).
     Snapshot(SnapshotRequest),
+    /// Makes a live tree of a version: [`ThawReport`](dedupfs::transfer::ThawReport).
+    Thaw {
+        from: Ino,
+        into: Ino,
+        name: Vec<u8>,
+    },
+    /// Returns what removing these would free: [`WouldFree`](dedupfs::WouldFree).
+    WouldFree(Vec<Ino>),
     /// Returns the versions in a directory, or all: a list of [`VersionInfo`](dedupfs::VersionInfo).
     Versions(Option<Ino>),
     /// Lets the next rmdir(2) remove this name, a version. The tool calls it, because the kernel knows the name.

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use dedupfs::retention::Decision;
-use dedupfs::{VersionInfo, VersionReport};
+use dedupfs::transfer::ThawReport;
+use dedupfs::{VersionInfo, VersionReport, WouldFree};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
@@ -23,6 +24,23 @@ pub(crate) fn made(path: &str, report: &VersionReport) -> String {
         show(*logical_bytes),
         show(*new_bytes),
         duration::show(*elapsed_ms)
+    )
+}
+
+pub(crate) fn thawed(path: &str, report: &ThawReport) -> String {
+    let ThawReport { entries, logical_bytes, elapsed_ms, .. } = report;
+    format!("{path}: {entries} entries, {}, live, {}\n", show(*logical_bytes), duration::show(*elapsed_ms))
+}
+
+pub(crate) fn would_free(told: &WouldFree) -> String {
+    let WouldFree { chunks, chunk_bytes, nodes, node_bytes, disk_bytes_estimate } = told;
+    let exact = |bytes: u64| format!("{} ({bytes} bytes)", show(bytes));
+    format!(
+        "removing this frees {chunks} chunks, {}, and {nodes} nodes, {}, before compression\n\
+         on the disks about {}, when `dedupfs-gc` has run\n",
+        exact(*chunk_bytes),
+        exact(*node_bytes),
+        show(*disk_bytes_estimate)
     )
 }
 

@@ -99,6 +99,12 @@ impl ControlTarget for Daemon {
             Request::Put(request) => to_value(self.put(&request, descriptor()?, progress)?),
             Request::Get(request) => to_value(self.get(&request, descriptor()?, progress)?),
             Request::Snapshot(request) => to_value(self.snapshot(&request, progress)?),
+            Request::Thaw { from, into, name } => {
+                tracing::info!(from, name = %String::from_utf8_lossy(&name), "making a live tree of a version");
+                let transfer = self.transfers.begin();
+                to_value(self.pool.thaw(from, (into, &name), &transfer.progress(progress))?)
+            }
+            Request::WouldFree(inos) => to_value(self.pool.would_free(&inos, progress)?),
             Request::Versions(directory) => to_value(self.pool.versions(directory)?),
             Request::Forget { directory, name } => {
                 self.pool.allow_forgetting(directory, &name)?;
