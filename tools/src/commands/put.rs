@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
-use dedupfs::Progress as _;
+use dedupfs::Progress;
 use dedupfs::transfer::{Owner, PutOptions, TransferReport};
 use rustix::fs::{AtFlags, Mode};
 
@@ -30,19 +30,22 @@ pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
     if metadata.dev() == place.device {
         return Err(inside::in_same_mount(&args.source));
     }
+    // From here on a signal ends the command in order, and the hidden directory goes.
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
     let hidden = HiddenDirectory::make(&to.directory)?;
-    let copied = copy(args, &from, &metadata, &to, &place, &hidden);
+    let copied = copy(args, (&from, &metadata), (&to, &place), &hidden, &progress);
+    bars.finish();
     hidden.remove_or_tell(&args.destination);
     inside::conclude(&copied?, args.json)
 }
 
 fn copy(
     args: &PutArgs,
-    from: &File,
-    metadata: &Metadata,
-    to: &NewName,
-    place: &Inside,
+    (from, metadata): (&File, &Metadata),
+    (to, place): (&NewName, &Inside),
     hidden: &HiddenDirectory<'_>,
+    progress: &dyn Progress,
 ) -> Result<TransferReport, Failure> {
     let uid = rustix::process::geteuid();
     let owner = || {
@@ -59,12 +62,8 @@ fn copy(
     };
     let owner = options.owner.clone();
     let request = PutRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
-    let bars = Bars::default();
-    let progress = interrupt::ended_by_signals(&bars)?;
-    let report = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?.put(request, from.as_fd(), &progress)?;
-    let is_cancelled = progress.is_cancelled();
-    bars.finish();
-    if is_cancelled {
+    let report = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?.put(request, from.as_fd(), progress)?;
+    if progress.is_cancelled() {
         return Err(Failure::failed("interrupted"));
     }
     let destination = args.destination.display();
