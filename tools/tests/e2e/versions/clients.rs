@@ -63,7 +63,14 @@ fn a_version_is_for_all_clients_as_the_tree_was() {
     fs::create_dir(&unpacked).unwrap();
     let tar = "tar -C \"$0\" --xattrs --acls -cf - . | tar -C \"$1\" --xattrs --xattrs-include='*' --acls -xpf -";
     Tool::new("sh").args(["-c", tar]).args([&version, &unpacked]).ok();
-    assert_same_tree(&source, &unpacked);
+    // tar leaves sockets out.
+    let compared = Tool::new("rsync")
+        .args(["-aHAXnc", "--numeric-ids", "--delete", "--itemize-changes"])
+        .args([inside(&source), inside(&unpacked)])
+        .ok()
+        .text();
+    let differences: Vec<&str> = compared.lines().filter(|line| !line.starts_with("cS+")).collect();
+    assert_eq!(differences, [""; 0]);
 
     // An equal tree has an equal fingerprint, also after the live one was made anew, and takes no content.
     let fingerprint = |said: &str| said.trim_end().rsplit(' ').next().unwrap().to_owned();
