@@ -28,6 +28,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::progress::Progress;
 
+/// Live files that need lost content, with their roots.
+type FoundFiles = HashMap<Ino, (Root, AffectedFile)>;
+
 /// Largest number of names that are kept; all files are counted.
 pub(crate) const NAMES_MAX: usize = 1_000_000;
 /// Number of files whose lost ranges are reported.
@@ -205,7 +208,7 @@ impl AffectedFinder<'_> {
         Ok(())
     }
 
-    fn find_inodes(&self, affected: &Affected<'_>) -> Result<(HashMap<Ino, (Root, AffectedFile)>, Frozen)> {
+    fn find_inodes(&self, affected: &Affected<'_>) -> Result<(FoundFiles, Frozen)> {
         let mut files = HashMap::new();
         let mut versions = Vec::new();
         self.namespace.for_each_inode(&mut |inode| {
@@ -234,7 +237,7 @@ impl AffectedFinder<'_> {
     }
 
     /// Finds the names of the files. Returns the directories and versions with their names.
-    fn find_names(&self, files: &mut HashMap<Ino, (Root, AffectedFile)>) -> Result<Directories> {
+    fn find_names(&self, files: &mut FoundFiles) -> Result<Directories> {
         let mut directories = Directories::new();
         let mut names: Vec<(Ino, Ino, Box<[u8]>)> = Vec::new();
         self.namespace.for_each_entry(&mut |directory, name, ino, kind| {

@@ -6,9 +6,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use dedupfs::Progress as _;
 use dedupfs::transfer::{BaseChoice, Owner, PutOptions, TransferReport, VersionOptions};
-use dedupfs::{Origin, is_frozen};
+use dedupfs::{Origin, Progress, is_frozen};
 use rustix::fs::{AtFlags, Mode};
 
 use crate::args::PutArgs;
@@ -32,8 +31,12 @@ pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
     if metadata.dev() == place.device {
         return Err(inside::in_same_mount(&args.source));
     }
+    // From here on a signal ends the command in order, and the hidden directory goes.
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
     let hidden = HiddenDirectory::make(&to.directory)?;
-    let copied = copy(args, &from, &metadata, &to, &place, &hidden);
+    let copied = copy(args, (&from, &metadata), (&to, &place), &hidden, &progress);
+    bars.finish();
     hidden.remove_or_tell(&args.destination);
     inside::conclude(&copied?, args.json)
 }
@@ -70,11 +73,10 @@ fn base_at(path: &Path, place: &Inside) -> Result<u64, Failure> {
 
 fn copy(
     args: &PutArgs,
-    from: &File,
-    metadata: &Metadata,
-    to: &NewName,
-    place: &Inside,
+    (from, metadata): (&File, &Metadata),
+    (to, place): (&NewName, &Inside),
     hidden: &HiddenDirectory<'_>,
+    progress: &dyn Progress,
 ) -> Result<TransferReport, Failure> {
     let uid = rustix::process::geteuid();
     let owner = || {
@@ -93,12 +95,8 @@ fn copy(
     let asks_for_version = options.version.is_some();
     let owner = options.owner.clone();
     let request = PutRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
-    let bars = Bars::default();
-    let progress = interrupt::ended_by_signals(&bars)?;
-    let report = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?.put(request, from.as_fd(), &progress)?;
-    let is_cancelled = progress.is_cancelled();
-    bars.finish();
-    if is_cancelled {
+    let report = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?.put(request, from.as_fd(), progress)?;
+    if progress.is_cancelled() {
         return Err(Failure::failed("interrupted"));
     }
     let destination = args.destination.display();

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use dedupfs::{Origin, Progress as _, VersionReport, is_frozen};
+use dedupfs::{Origin, Progress, VersionReport, is_frozen};
 use serde::Serialize;
 
 use crate::args::versions::SnapshotArgs;
@@ -35,9 +35,14 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<u8, Failure> {
     };
     // Writes back changes in mapped files, which only the kernel knows.
     let _as_far_as_it_goes = rustix::fs::syncfs(&from);
+    // From here on a signal ends the command in order, and the hidden directory goes.
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
     let hidden = HiddenDirectory::make(&to.directory)?;
     let name = to.name.as_bytes().to_vec();
-    let made = make(args, &place, &to, &hidden, SnapshotRequest { source: place.ino, into: hidden.ino, name, origin });
+    let request = SnapshotRequest { source: place.ino, into: hidden.ino, name, origin };
+    let made = make(args, (&place, &to), &hidden, request, &progress);
+    bars.finish();
     hidden.remove_or_tell(&args.destination);
     let made = made?;
     exit::tell(&report::versions::unlinked(&made));
@@ -49,17 +54,13 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<u8, Failure> {
 
 fn make(
     args: &SnapshotArgs,
-    place: &Inside,
-    to: &NewName,
+    (place, to): (&Inside, &NewName),
     hidden: &HiddenDirectory<'_>,
     request: SnapshotRequest,
+    progress: &dyn Progress,
 ) -> Result<VersionReport, Failure> {
-    let bars = Bars::default();
-    let progress = interrupt::ended_by_signals(&bars)?;
-    let report = inside::daemon(&place.pool, ADVICE)?.snapshot(request, &progress)?;
-    let is_cancelled = progress.is_cancelled();
-    bars.finish();
-    if is_cancelled {
+    let report = inside::daemon(&place.pool, ADVICE)?.snapshot(request, progress)?;
+    if progress.is_cancelled() {
         return Err(Failure::failed("interrupted"));
     }
     hidden.give_name(&to.name, &args.destination)?;

@@ -115,7 +115,7 @@ fn sources_and_places_of_versions_are_told_apart() {
     let Some(site) = Site::if_fuse() else { return };
     site.mount().ok();
     let [live, series, other] = ["live", "series", "other"].map(|name| site.mnt.join(name));
-    [&live, &series, &other].map(|path| fs::create_dir(path).unwrap());
+    [&live, &series, &other].into_iter().for_each(|path| fs::create_dir(path).unwrap());
     fs::write(live.join("file"), "content").unwrap();
     let snapshot = |from: &Path, to: &Path| dedupfs(&[&"snapshot", &from, &to]);
     let first = series.join("first");
@@ -157,7 +157,7 @@ fn results_as_json_have_a_type_and_a_version() {
     let Some(site) = Site::if_fuse() else { return };
     site.mount().ok();
     let (live, series) = (site.mnt.join("live"), site.mnt.join("series"));
-    [&live, &series].map(|path| fs::create_dir(path).unwrap());
+    [&live, &series].into_iter().for_each(|path| fs::create_dir(path).unwrap());
     fs::write(live.join("file"), "content").unwrap();
     let names = ["1", "2", "3"].map(|name| series.join(name));
     let made = names.each_ref().map(|name| message(&dedupfs(&[&"snapshot", &live, name, &"--json"]).ok(), "snapshot"));

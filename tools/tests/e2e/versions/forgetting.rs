@@ -48,7 +48,9 @@ fn several_are_forgotten_and_what_cannot_be_is_told() {
     let (series, live) = series(&site);
     fs::write(live.join("file"), "content").unwrap();
     let versions = ["a", "b", "c", "odd \u{1f980} name\n"].map(|name| series.join(name));
-    versions.each_ref().map(|version| snapshot(&live, version).expect(0, &[]));
+    for version in &versions {
+        snapshot(&live, version).expect(0, &[]);
+    }
     let gone = series.join("none");
     forget(&[&versions[0], &gone, &live, &versions[3]])
         .expect(9, &["none does not exist", "current is no version", "2 versions removed"]);

@@ -78,7 +78,9 @@ fn rm_removes_nothing_of_a_version() {
     let (series, live) = series(&site);
     fill(&live);
     let versions = ["v1", "v2"].map(|name| series.join(name));
-    versions.each_ref().map(|version| snapshot(&live, version).expect(0, &[]));
+    for version in &versions {
+        snapshot(&live, version).expect(0, &[]);
+    }
     // An empty version, too: rmdir of it must not succeed by chance.
     fs::create_dir(site.mnt.join("nothing")).unwrap();
     snapshot(&site.mnt.join("nothing"), &series.join("v3")).expect(0, &["0 entries"]);
