@@ -1,4 +1,4 @@
 //! Versions of whole pools: what is seen of them, what they keep, what their removal gives back.
 
 mod life;
-mod site;
+pub(crate) mod site;
