@@ -1,10 +1,12 @@
-//! The power goes within a snapshot, whose nodes become durable piece by piece.
+//! What happens within a snapshot, whose nodes become durable piece by piece: the power goes, the live tree goes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dedupfs::{Origin, Pool, Progress};
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::{EngineError, NoProgress, Origin, Pool, Progress};
 use dedupfs_service::{Errno, FileService, ROOT_INO};
+use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, MemoryDevice};
 
 use super::site::*;
@@ -83,6 +85,50 @@ fn a_snapshot_that_a_power_loss_ends_leaves_a_pool_that_older_releases_refuse_an
     // Durable with the next commit.
     pool.sync().expect("syncs");
     let pool = open(&shared(&device.crash(0)));
+    assert_eq!(tree(&pool, find(&pool, "v")), before);
+    assert_clean(&pool);
+}
+
+/// Removes the live tree as soon as the first of its names is read, and asks for its space.
+struct Removes<'a> {
+    pool: &'a Pool,
+    is_done: AtomicBool,
+}
+
+impl Progress for Removes<'_> {
+    fn start(&self, _what: &str, _total: u64) {}
+
+    fn advance(&self, _by: u64) {
+        if !self.is_done.swap(true, Ordering::Relaxed) {
+            self.pool.service().remove_tree(ROOT_INO, b"live").expect("removes");
+            self.pool.sync().expect("syncs");
+            let reclaimed = self.pool.reclaim(&ReclaimOptions::below(100), &NoProgress);
+            assert!(matches!(reclaimed, Err(EngineError::Store(StoreError::Busy { .. }))), "{reclaimed:?}");
+        }
+    }
+
+    fn finish(&self) {}
+}
+
+/// Nothing counts that content between the removal and the leaf that names it.
+#[test]
+fn content_that_loses_its_last_live_name_within_a_snapshot_stays() {
+    let device = formatted();
+    let pool = open(&device);
+    let live = directory(&pool, ROOT_INO, "live");
+    fill(&pool, live);
+    let before = tree(&pool, live);
+    let removes = Removes { pool: &pool, is_done: AtomicBool::new(false) };
+    pool.snapshot(live, (ROOT_INO, b"v"), &Origin::default(), &removes).expect("makes a version");
+    assert_eq!(pool.service().lookup(ROOT_INO, b"live"), Err(Errno::ENOENT));
+    for _ in 0..2 {
+        assert_eq!(tree(&pool, find(&pool, "v")), before);
+        assert_clean(&pool);
+        reclaim(&pool);
+    }
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device);
     assert_eq!(tree(&pool, find(&pool, "v")), before);
     assert_clean(&pool);
 }
