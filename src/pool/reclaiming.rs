@@ -2,7 +2,7 @@
 
 use dedupfs_base::{ReadOnly, Result};
 
-use super::{Pool, Progress, running_already};
+use super::{Pool, Progress, busy, running_already};
 use crate::upkeep::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
 
 impl Pool {
@@ -14,6 +14,9 @@ impl Pool {
         let core = &self.core;
         // A dry run changes nothing, so nobody waits for its end. `running` is released last: a caller that waited for it finds the
         // pool free.
+        if !options.dry_run && self.reclaiming.is_ending() {
+            return Err(busy("a snapshot, or others that wait for the end of reclaiming: try again"));
+        }
         if !options.is_background {
             self.end_background();
         }

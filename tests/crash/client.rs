@@ -1,6 +1,7 @@
 //! Plain file operations by path on any [`FileService`], as an application does them through the kernel, and a
 //! description of everything that can be seen.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -10,6 +11,8 @@ use dedupfs_service::{
 };
 
 type Outcome<T> = Result<T, Errno>;
+/// Numbers of names in one tree.
+type Names = HashMap<Ino, u32>;
 
 /// A client of a service, in the role of a mounted filesystem, and the process for which it asks.
 #[derive(Clone)]
@@ -184,44 +187,81 @@ impl Client {
     /// content, target, extended attributes. Times and inode numbers are left out.
     pub fn describe(&self) -> Outcome<String> {
         let mut text = String::new();
-        self.describe_directory(ROOT_INO, "", &mut text)?;
+        self.describe_directory(ROOT_INO, "", None, &mut text)?;
         Ok(text)
     }
 
-    fn describe_directory(&self, directory: Ino, path: &str, text: &mut String) -> Outcome<()> {
+    /// Describes a version of the directory `source` as [`describe`](Self::describe) will show it at `path`.
+    pub fn describe_frozen(&self, source: &str, path: &str) -> Outcome<String> {
+        let top = match source {
+            "" => self.0.attributes(ROOT_INO)?,
+            _ => self.find(source)?,
+        };
+        let mut names = Names::new();
+        self.count_names(top.ino, &mut names)?;
+        let mut text = String::new();
+        self.describe_entry(&top, path, Some(&names), &mut text)?;
+        Ok(text)
+    }
+
+    fn count_names(&self, directory: Ino, names: &mut Names) -> Outcome<()> {
+        for entry in self.0.read_directory(directory, 0, 1000, Listing::Names)? {
+            if entry.kind == FileKind::Directory {
+                self.count_names(entry.ino, names)?;
+            } else {
+                *names.entry(entry.ino).or_default() += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn describe_directory(&self, directory: Ino, path: &str, names: Option<&Names>, text: &mut String) -> Outcome<()> {
         let mut entries = self.0.read_directory(directory, 0, 1000, Listing::Attributes)?;
         entries.sort_by(|left, right| left.name.cmp(&right.name));
         for entry in entries {
             let attributes = entry.attributes.ok_or(Errno::EIO)?;
-            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
-            let (mode, nlink) = (attributes.mode, attributes.nlink);
-            let _infallible = write!(text, "{path} {:?} {mode:o} x{nlink}", entry.kind);
-            match entry.kind {
-                FileKind::Regular => {
-                    let bytes = self.content(entry.ino)?;
-                    if bytes.len() as u64 != attributes.size_bytes {
-                        let _infallible = write!(text, " SAYS {} BYTES AND HAS", attributes.size_bytes);
-                    }
-                    let hash = twox_hash::XxHash3_128::oneshot(&bytes);
-                    let _infallible = write!(text, " {} {hash:032x}", bytes.len());
-                }
-                FileKind::Symlink => {
-                    let target = self.0.read_link(entry.ino)?;
-                    let _infallible = write!(text, " -> {}", String::from_utf8_lossy(&target));
-                }
-                _ => {}
-            }
-            let mut names = self.0.xattr_names(entry.ino)?;
-            names.sort();
-            for name in names {
-                let value = twox_hash::XxHash3_64::oneshot(&self.0.xattr(entry.ino, &name)?);
-                let _infallible = write!(text, " {}={value:x}", String::from_utf8_lossy(&name));
-            }
-            text.push('\n');
             self.0.forget(entry.ino, 1);
-            if entry.kind == FileKind::Directory {
-                self.describe_directory(entry.ino, &path, text)?;
+            let path = format!("{path}/{}", String::from_utf8_lossy(&entry.name));
+            self.describe_entry(&attributes, &path, names, text)?;
+        }
+        Ok(())
+    }
+
+    /// Describes an entry and everything below it. A frozen file has only the names that `names` counts.
+    fn describe_entry(
+        &self,
+        attributes: &Attributes,
+        path: &str,
+        names: Option<&Names>,
+        text: &mut String,
+    ) -> Outcome<()> {
+        let (ino, kind, mode) = (attributes.ino, attributes.kind, attributes.mode);
+        let nlink = names.and_then(|names| names.get(&ino)).copied().unwrap_or(attributes.nlink);
+        let _infallible = write!(text, "{path} {kind:?} {mode:o} x{nlink}");
+        match kind {
+            FileKind::Regular => {
+                let bytes = self.content(ino)?;
+                if bytes.len() as u64 != attributes.size_bytes {
+                    let _infallible = write!(text, " SAYS {} BYTES AND HAS", attributes.size_bytes);
+                }
+                let hash = twox_hash::XxHash3_128::oneshot(&bytes);
+                let _infallible = write!(text, " {} {hash:032x}", bytes.len());
             }
+            FileKind::Symlink => {
+                let target = self.0.read_link(ino)?;
+                let _infallible = write!(text, " -> {}", String::from_utf8_lossy(&target));
+            }
+            _ => {}
+        }
+        let mut xattrs = self.0.xattr_names(ino)?;
+        xattrs.sort();
+        for name in xattrs {
+            let value = twox_hash::XxHash3_64::oneshot(&self.0.xattr(ino, &name)?);
+            let _infallible = write!(text, " {}={value:x}", String::from_utf8_lossy(&name));
+        }
+        text.push('\n');
+        if kind == FileKind::Directory {
+            self.describe_directory(ino, path, names, text)?;
         }
         Ok(())
     }
@@ -229,6 +269,21 @@ impl Client {
     /// Removes everything in the tree.
     pub fn remove_everything(&self) -> Outcome<()> {
         self.empty(ROOT_INO)
+    }
+
+    /// Removes everything in the root but these names.
+    pub fn remove_live(&self, is_kept: &dyn Fn(&[u8]) -> bool) -> Outcome<()> {
+        for entry in self.0.read_directory(ROOT_INO, 0, 1000, Listing::Names)? {
+            match entry.kind {
+                _ if is_kept(&entry.name) => {}
+                FileKind::Directory => {
+                    self.empty(entry.ino)?;
+                    self.0.remove_directory(ROOT_INO, &entry.name)?;
+                }
+                _ => self.0.unlink(ROOT_INO, &entry.name)?,
+            }
+        }
+        Ok(())
     }
 
     pub fn empty(&self, directory: Ino) -> Outcome<()> {

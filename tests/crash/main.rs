@@ -1,7 +1,8 @@
 //! The power goes at any moment: the pool opens, is sound, and shows a state that it went through, with everything that
 //! was synced (invariants I-1 to I-4).
 //!
-//! - `workload`: random file operations, syncs, reclaiming, mounts and rebuilds on one disk or two, beside a reference;
+//! - `workload`: random file operations, syncs, versions, reclaiming, mounts and rebuilds on one disk or two, beside a
+//!   reference;
 //! - `camera`: disks and their caches before every operation;
 //! - `inspect`: chooses and counts the losses at each photograph, with power losses in recoveries, and in recoveries of
 //!   those;

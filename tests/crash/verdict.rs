@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::ReclaimOptions;
-use dedupfs::{NoProgress, Pool};
+use dedupfs::{NoProgress, Origin, Pool};
+use dedupfs_service::ROOT_INO;
 use std::sync::Arc;
 
 use crate::client::Client;
@@ -70,6 +71,33 @@ pub fn judge(seen: &str, allowed: &[Arc<str>]) -> Result<(), String> {
     ))
 }
 
+/// Makes one more version, removes everything live, checks that no version has changed, and removes them all.
+fn versions_go_on(pool: &Pool, client: &Client) -> Result<(), String> {
+    let told = |what: &'static str| move |error: dedupfs::EngineError| format!("afterwards {what}: {error}");
+    let origin = Origin::default();
+    client.make_directory("new").map_err(|error| format!("afterwards no directory can be made: {error:?}"))?;
+    client.put("new/file", 0, b"new", false).map_err(|error| format!("afterwards no file can be made: {error:?}"))?;
+    let new = client.find("new").map_err(|error| format!("afterwards a directory is not found: {error:?}"))?.ino;
+    pool.snapshot(new, (ROOT_INO, b"version"), &origin, &NoProgress).map_err(told("a snapshot fails"))?;
+    let versions = pool.versions(None).map_err(told("versions cannot be listed"))?;
+    let is_of_version = |line: &str| {
+        versions.iter().any(|version| line.split([' ', '/']).nth(1).is_some_and(|name| name == version.name))
+    };
+    let lines = || -> Result<Vec<String>, String> {
+        Ok(describe(pool)?.lines().filter(|line| is_of_version(line)).map(str::to_owned).collect())
+    };
+    let before = lines()?;
+    client
+        .remove_live(&|name| versions.iter().any(|version| version.name.as_bytes() == name))
+        .map_err(|error| format!("afterwards removing what is live fails: {error:?}"))?;
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).map_err(told("reclaiming beside versions fails"))?;
+    sound(pool).map_err(|error| format!("only versions are left: {error}"))?;
+    if before != lines()? || !before.iter().any(|line| line.starts_with("/version/file ")) {
+        return Err("versions changed when the live tree was removed".to_owned());
+    }
+    versions.iter().try_for_each(|version| workload::remove_version(pool, client, &version.name))
+}
+
 const AGAIN: &str = "again";
 
 /// Works on after the power loss: writes all content again, reclaims, checks everything, deletes everything, and checks
@@ -96,6 +124,7 @@ pub fn go_on(disks: &Disks, seen: &str) -> Result<(), String> {
         if !describe(&pool)?.lines().filter(is_old).eq(seen.lines()) {
             return Err("files changed when others were written".to_owned());
         }
+        versions_go_on(&pool, &client)?;
         client.remove_everything().map_err(|error| fails("removing")(&error))?;
         drop(client);
         pool.close().map_err(|error| fails("closing")(&error))?;

@@ -1,17 +1,19 @@
 //! The work during which the power goes: random file operations, syncs, reclaiming, mounts.
 //!
 //! Each operation is done on the reference first, and its description joins the ledger; then it is done on the engine.
-//! A power loss during the operation may show it or not. Unpublished writes of an open file reach the reference when
+//! A power loss during the operation may show it or not. The reference knows no versions: the workload keeps their
+//! descriptions beside it, and they join each state. Unpublished writes of an open file reach the reference when
 //! they are published.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use dedupfs::reclaim::ReclaimOptions;
-use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Origin, Pool, format_on};
 use dedupfs_service::MemoryService;
-use dedupfs_service::{Errno, FileKind, Handle, Ino};
+use dedupfs_service::{Errno, FileKind, Handle, Ino, ROOT_INO};
 use dedupfs_store::device::observed::Observer;
 use dedupfs_store::superblock::PoolProperties;
 
@@ -59,6 +61,12 @@ pub fn piece(number: u64) -> Vec<u8> {
     bytes
 }
 
+/// Removes a version in the root.
+pub fn remove_version(pool: &Pool, client: &Client, name: &str) -> Result<(), String> {
+    pool.allow_forgetting(ROOT_INO, name.as_bytes()).map_err(|error| format!("{name} may not be removed: {error}"))?;
+    client.remove_directory(name).map_err(|error| format!("{name} is not removed: {error:?}"))
+}
+
 /// Makes the observer that puts a wrong order below the camera; see `canary`.
 pub type Below<'a> = &'a (dyn Fn(&Disks) -> Arc<dyn Observer> + Sync);
 
@@ -76,6 +84,8 @@ pub struct Workload {
     reference: Client,
     pool: Option<Arc<Pool>>,
     kept: Option<Kept>,
+    /// Descriptions of the versions, by their names in the root.
+    versions: BTreeMap<String, String>,
 }
 
 impl Workload {
@@ -91,7 +101,7 @@ impl Workload {
         let observer: Arc<dyn Observer> = camera.clone();
         let below = below.map_or_else(|| plain.clone(), |below| observed(&plain, &below(&disks)));
         let roots = observed(&below, &observer);
-        let mut workload = Self { camera, random, roots, reference, pool: None, kept: None };
+        let mut workload = Self { camera, random, roots, reference, pool: None, kept: None, versions: BTreeMap::new() };
         workload.mount(&options());
         workload
     }
@@ -115,7 +125,10 @@ impl Workload {
 
     /// Adds the reference's state to the ledger: a power loss may show it from now on.
     fn note(&self) {
-        let state: Arc<str> = self.reference.describe().expect("describes").into();
+        let mut state = self.reference.describe().expect("describes");
+        // Their names come behind all others.
+        state.extend(self.versions.values().map(String::as_str));
+        let state: Arc<str> = state.into();
         let mut ledger = self.camera.ledger();
         if ledger.states.last() != Some(&state) {
             ledger.states.push(state);
@@ -143,15 +156,17 @@ impl Workload {
     }
 
     fn file(&mut self) -> String {
-        match self.random.below(7) {
-            5 => "d0/f5".to_owned(),
+        match self.random.below(10) {
+            5 | 7 => "d0/f5".to_owned(),
             6 => "d1/f6".to_owned(),
+            8 => "d0/f8".to_owned(),
+            9 => "d1/f9".to_owned(),
             number => format!("f{number}"),
         }
     }
 
     pub fn step(&mut self) {
-        match self.random.below(51) {
+        match self.random.below(63) {
             0..=8 => self.rewrite(),
             9..=12 => {
                 let (path, bytes) = (self.file(), self.content());
@@ -184,6 +199,20 @@ impl Workload {
             45 => self.close_and_mount(&PoolOptions { rebuild_index: true, ..options() }),
             46 => self.die(),
             47..=49 => self.clone_file(),
+            50..=56 => self.snapshot(),
+            57..=58 => self.forget(),
+            59..=61 => {
+                // Two names of one file in a directory of which versions are made.
+                let (directory, name) = if self.random.one_in(2) { ("d0", "d0/f8") } else { ("d1", "d1/f9") };
+                let _there_or_not = self.both(&|client| client.make_directory(directory));
+                let source = self.file();
+                if self.create(&source) {
+                    let _there_or_not = self.both(&|client| client.unlink(name));
+                    let other = format!("{directory}/linked");
+                    let _there_or_not = self.both(&|client| client.link(&source, name));
+                    let _there_or_not = self.both(&|client| client.link(&source, &other));
+                }
+            }
             _ => {
                 let (path, target) = (self.file(), self.content());
                 let _there_or_not = self.both(&|client| client.unlink(&path));
@@ -350,13 +379,45 @@ impl Workload {
 
     fn sync(&mut self) {
         if self.random.one_in(4) {
-            let directory = dedupfs_service::ROOT_INO;
-            self.engine().0.fsync_directory(directory).expect("syncs");
+            self.engine().0.fsync_directory(ROOT_INO).expect("syncs");
         } else {
             self.note_unpublished();
             self.pool().sync().expect("syncs");
         }
         self.durable();
+    }
+
+    /// Makes a version of a directory, or of everything if there is none that would be part of it.
+    fn snapshot(&mut self) {
+        let (name, source) = (format!("v{}", self.random.below(3)), format!("d{}", self.random.below(2)));
+        let source = if self.versions.is_empty() && self.random.one_in(2) { String::new() } else { source };
+        let found =
+            |client: &Client| if source.is_empty() { Some(ROOT_INO) } else { Some(client.find(&source).ok()?.ino) };
+        let Some(ino) = found(&self.engine()) else { return };
+        if self.versions.contains_key(&name) {
+            return self.forget_version(&name);
+        }
+        // Making it durable comes first.
+        self.note_unpublished();
+        let described = self.reference.describe_frozen(&source, &format!("/{name}")).expect("describes");
+        let before = self.camera.ledger().states.len() - 1;
+        self.versions.insert(name.clone(), described);
+        self.note();
+        let to = (ROOT_INO, name.as_bytes());
+        self.pool().snapshot(ino, to, &Origin::default(), &NoProgress).expect("makes a version");
+        self.camera.ledger().durable = before;
+    }
+
+    fn forget(&mut self) {
+        if let Some(name) = self.versions.keys().next().cloned() {
+            self.forget_version(&name);
+        }
+    }
+
+    fn forget_version(&mut self, name: &str) {
+        self.versions.remove(name);
+        self.note();
+        remove_version(self.pool(), &self.engine(), name).expect("removes a version");
     }
 
     fn close_and_mount(&mut self, options: &PoolOptions) {

@@ -1,12 +1,14 @@
 //! Random operations on the engine and on the in-memory reference, side by side. Content, attributes and listings must
-//! be equal at all times, through remounts, power losses after a sync, and reclaiming; counts must equal marks.
+//! be equal at all times, through remounts, power losses after a sync, and reclaiming; counts must equal marks. A version
+//! must show for ever what the reference froze when it was made.
 
 mod operation;
 mod side_by_side;
+mod versions;
 
 use proptest::prelude::*;
 
-use operation::{Operation, operations};
+use operation::{Operation, operations, operations_on_versions};
 use side_by_side::SideBySide;
 
 fn run(operations: &[Operation]) {
@@ -21,8 +23,13 @@ fn run_with(filters: &str, operations: &[Operation]) {
     pair.finish();
 }
 
+/// Number of histories: `DEDUPFS_MODEL_CASES`, else `usual`.
+fn cases(usual: u32) -> u32 {
+    std::env::var("DEDUPFS_MODEL_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(48), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     #[test]
     fn engine_equals_reference(operations in operations()) {
@@ -31,12 +38,22 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(24), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     /// Comparing stored chunks changes nothing visible.
     #[test]
     fn engine_that_compares_equals_reference(operations in operations()) {
         run_with("block,open,bloom,locality,sealed,compare", &operations);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: cases(48), max_shrink_iters: 400, ..ProptestConfig::default() })]
+
+    /// A version shows what was frozen, whatever happens to everything else.
+    #[test]
+    fn versions_equal_what_was_frozen(operations in operations_on_versions()) {
+        run(&operations);
     }
 }
 

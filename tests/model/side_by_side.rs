@@ -9,26 +9,29 @@ use dedupfs::{FilterPlan, NoProgress, OpenOptions as PoolOptions, Pool, format_o
 use dedupfs_service::MemoryService;
 use dedupfs_service::{
     AttributeChanges, Caller, FileKind, FilePlace, FileService, Handle, Ino, Listing, NewNode, NodeContent,
-    OpenOptions, ROOT_INO, RenameFlags, WriteFlags, XattrMode,
+    OpenOptions, ROOT_INO, RenameFlags, TimeChange, Timestamp, WriteFlags, XattrMode,
 };
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 
 use super::Operation;
+use super::operation::{DIRECTORIES, FILES};
+use super::versions::{self, Versions};
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+pub(super) const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 
 pub struct SideBySide {
-    device: MemoryDevice,
+    pub(super) device: MemoryDevice,
     filters: FilterPlan,
     pool: Option<Arc<Pool>>,
-    engine: Side,
-    reference: Side,
+    pub(super) engine: Side,
+    pub(super) reference: Side,
+    pub(super) versions: Versions,
 }
 
 /// One service with its open handles.
-struct Side {
-    service: Arc<dyn FileService>,
+pub(super) struct Side {
+    pub(super) service: Arc<dyn FileService>,
     handles: BTreeMap<u8, (Ino, Handle)>,
 }
 
@@ -61,9 +64,13 @@ fn content(seed: u8, offset: u64, len: usize) -> Vec<u8> {
     (offset..offset + len as u64).map(byte).collect()
 }
 
+/// Returns the directory of a file, if that is not the root, and its name.
 fn name(file: u8) -> (Option<u8>, Vec<u8>) {
-    // Files 6 and 7 live in the directories 0 and 1, if these exist.
-    ((file >= 6).then(|| file - 6), format!("file {file}").into_bytes())
+    match file {
+        // Files from 6 on live in the directories, if these exist.
+        0..FILES => ((file >= 6).then(|| (file - 6) % DIRECTORIES), format!("file {file}").into_bytes()),
+        _ => (Some(file % DIRECTORIES), format!("special {file}").into_bytes()),
+    }
 }
 
 impl Side {
@@ -73,22 +80,29 @@ impl Side {
 
     fn place(&self, file: u8) -> Option<(Ino, Vec<u8>)> {
         let (directory, name) = name(file);
-        match directory {
-            None => Some((ROOT_INO, name)),
-            Some(directory) => {
-                let name_of = format!("directory {directory}").into_bytes();
-                Some((self.service.lookup(ROOT_INO, &name_of).ok()?.ino, name))
-            }
-        }
+        Some((self.directory(directory.map_or(0, |directory| directory + 1))?, name))
     }
 
-    fn find(&self, file: u8) -> Option<Ino> {
+    /// Returns a directory, if it exists; 0 is the root.
+    pub(super) fn directory(&self, number: u8) -> Option<Ino> {
+        let Some(directory) = number.checked_sub(1) else { return Some(ROOT_INO) };
+        let (parent, name) = self.place_of_directory(directory)?;
+        self.service.lookup(parent, &name).ok().map(|attributes| attributes.ino)
+    }
+
+    /// Directories 2 and 3 lie in 0 and 1.
+    fn place_of_directory(&self, directory: u8) -> Option<(Ino, Vec<u8>)> {
+        let parent = if directory < 2 { ROOT_INO } else { self.directory(directory - 1)? };
+        Some((parent, format!("directory {directory}").into_bytes()))
+    }
+
+    pub(super) fn find(&self, file: u8) -> Option<Ino> {
         let (parent, name) = self.place(file)?;
         self.service.lookup(parent, &name).ok().map(|attributes| attributes.ino)
     }
 
     /// Returns a handle of the file; creates the file if it is missing.
-    fn open(&mut self, file: u8, append: bool) -> Option<(Ino, Handle)> {
+    pub(super) fn open(&mut self, file: u8, append: bool) -> Option<(Ino, Handle)> {
         if let Some(&open) = self.handles.get(&file).filter(|_| !append) {
             return Some(open);
         }
@@ -104,7 +118,7 @@ impl Side {
         })
     }
 
-    fn close(&mut self, file: u8, (ino, handle): (Ino, Handle)) {
+    pub(super) fn close(&mut self, file: u8, (ino, handle): (Ino, Handle)) {
         if self.handles.get(&file) != Some(&(ino, handle)) {
             self.service.flush(ino, handle).expect("flushes");
             self.service.release(ino, handle);
@@ -203,6 +217,12 @@ impl Side {
             after = last.cookie;
             for entry in page {
                 let attributes = entry.attributes.expect("attributes were asked for");
+                let path = [path, b"/", &entry.name].concat();
+                if versions::is_version(&entry.name) {
+                    self.service.forget(entry.ino, 1);
+                    seen.insert(path, (entry.kind, 0, 0, 0, Vec::new(), BTreeMap::new()));
+                    continue;
+                }
                 let mut content = Vec::new();
                 if entry.kind == FileKind::Regular {
                     let how = OpenOptions { read: true, ..OpenOptions::default() };
@@ -210,13 +230,15 @@ impl Side {
                     self.service.read(entry.ino, handle, 0, 1 << 30, &mut content).expect("reads");
                     self.service.release(entry.ino, handle);
                 }
+                if entry.kind == FileKind::Symlink {
+                    content = self.service.read_link(entry.ino).expect("reads the link");
+                }
                 let names = self.service.xattr_names(entry.ino).expect("lists attributes");
                 let value = |name: Vec<u8>| (name.clone(), self.service.xattr(entry.ino, &name).expect("has it"));
                 let shown = (entry.kind, attributes.mode, attributes.nlink, attributes.size_bytes);
                 // A directory's length is not part of the contract.
                 let size_bytes = if entry.kind == FileKind::Directory { 0 } else { shown.3 };
                 let xattrs = names.into_iter().map(value).collect();
-                let path = [path, b"/", &entry.name].concat();
                 seen.insert(path.clone(), (shown.0, shown.1, shown.2, size_bytes, content, xattrs));
                 if entry.kind == FileKind::Directory {
                     self.walk_directory(entry.ino, &path, seen);
@@ -225,8 +247,20 @@ impl Side {
         }
     }
 
+    /// Removes everything but versions, and the directories that hold them.
+    fn empty(&self, directory: Ino) {
+        for entry in self.service.read_directory(directory, 0, 1000, Listing::Names).expect("lists") {
+            if entry.kind != FileKind::Directory {
+                self.service.unlink(directory, &entry.name).expect("unlinks");
+            } else if !versions::is_version(&entry.name) {
+                self.empty(entry.ino);
+                let _may_hold_versions = self.service.remove_directory(directory, &entry.name);
+            }
+        }
+    }
+
     /// Does an operation that may fail. If it fails on one side, it must fail on both.
-    fn change(&mut self, operation: &Operation) -> Result<(), i32> {
+    pub(super) fn change(&mut self, operation: &Operation) -> Result<(), i32> {
         let both = |from: u8, to: u8| Some((self.place(from)?, self.place(to)?));
         let outcome = match *operation {
             Operation::Truncate { file, size } => match self.find(file) {
@@ -258,13 +292,56 @@ impl Side {
                 Some((parent, name)) => self.service.unlink(parent, &name),
                 None => Ok(()),
             },
-            Operation::MakeDirectory { directory } => {
-                let name = format!("directory {directory}").into_bytes();
-                let node = NewNode { parent: ROOT_INO, name: &name, mode: 0o755, umask: 0o022 };
-                self.service.make(CALLER, node, NodeContent::Directory).map(drop)
-            }
-            Operation::RemoveDirectory { directory } => {
-                self.service.remove_directory(ROOT_INO, format!("directory {directory}").as_bytes())
+            Operation::MakeDirectory { directory } => match self.place_of_directory(directory) {
+                Some((parent, name)) => {
+                    let node = NewNode { parent, name: &name, mode: 0o755, umask: 0o022 };
+                    self.service.make(CALLER, node, NodeContent::Directory).map(drop)
+                }
+                None => Ok(()),
+            },
+            Operation::RemoveDirectory { directory } => match self.place_of_directory(directory) {
+                Some((parent, name)) => self.service.remove_directory(parent, &name),
+                None => Ok(()),
+            },
+            Operation::Special { special, kind } => match self.place(FILES + special) {
+                Some((parent, name)) if self.find(FILES + special).is_some() => self.service.unlink(parent, &name),
+                Some((parent, name)) => {
+                    let target = vec![b'a' + special; 1 + usize::from(special) * 90];
+                    let content = match kind {
+                        0 => NodeContent::Symlink(&target),
+                        1 => NodeContent::Fifo,
+                        2 => NodeContent::Socket,
+                        3 => NodeContent::CharDevice(0x103),
+                        _ => NodeContent::BlockDevice(0x801),
+                    };
+                    let node = NewNode { parent, name: &name, mode: 0o640, umask: 0 };
+                    self.service.make(CALLER, node, content).map(drop)
+                }
+                None => Ok(()),
+            },
+            Operation::Own { file, uid, secs } => match self.find(file) {
+                Some(ino) => {
+                    let mtime = Some(TimeChange::At(Timestamp { secs: secs.into(), nanos: uid.into() }));
+                    let (uid, gid) = (Some(uid.into()), Some(7));
+                    let changes = AttributeChanges { uid, gid, mtime, ..AttributeChanges::default() };
+                    self.service.set_attributes(CALLER, ino, changes).map(drop)
+                }
+                None => Ok(()),
+            },
+            Operation::ChangeDirectory { directory, mode, secs, len } => match self.directory(directory + 1) {
+                Some(ino) => {
+                    let mtime = Some(TimeChange::At(Timestamp { secs: secs.into(), nanos: len.into() }));
+                    let (mode, uid) = (Some(mode), Some(len.into()));
+                    let changes = AttributeChanges { mode, uid, mtime, ..AttributeChanges::default() };
+                    let value = content(directory, 0, len.into());
+                    let set = self.service.set_xattr(CALLER, ino, b"user.of directory", &value, XattrMode::Any);
+                    set.and_then(|()| self.service.set_attributes(CALLER, ino, changes)).map(drop)
+                }
+                None => Ok(()),
+            },
+            Operation::ExchangeDirectories => {
+                let flags = RenameFlags { exchange: true, ..RenameFlags::default() };
+                self.service.rename(ROOT_INO, b"directory 0", ROOT_INO, b"directory 1", flags)
             }
             Operation::Xattr { file, name, len } => match self.find(file) {
                 Some(ino) => {
@@ -299,10 +376,17 @@ impl SideBySide {
         format_on(&shared, &shared, b".".to_vec(), &properties, (0, 0)).expect("formats");
         let pool = open(&device, &filters, false);
         let engine = Side::new(pool.service());
-        Self { device, filters, pool: Some(pool), engine, reference: Side::new(Arc::new(MemoryService::new())) }
+        Self {
+            device,
+            filters,
+            pool: Some(pool),
+            engine,
+            reference: Side::new(Arc::new(MemoryService::new())),
+            versions: Versions::default(),
+        }
     }
 
-    fn pool(&self) -> &Arc<Pool> {
+    pub(super) fn pool(&self) -> &Arc<Pool> {
         self.pool.as_ref().expect("the pool is open")
     }
 
@@ -349,12 +433,14 @@ impl SideBySide {
             Operation::Reclaim { threshold_percent } => {
                 let options = ReclaimOptions::below(threshold_percent);
                 self.pool().reclaim(&options, &NoProgress).expect("reclaims");
+                self.compare_versions();
             }
             Operation::RebuildIndex => {
                 self.close_all();
                 self.pool().close().expect("closes");
                 self.reopen(true);
             }
+            _ if self.apply_to_versions(operation) => {}
             _ => {
                 let engine = self.engine.change(operation);
                 assert_eq!(engine, self.reference.change(operation), "{operation:?}");
@@ -363,12 +449,17 @@ impl SideBySide {
         self.compare(operation);
     }
 
-    fn close_all(&mut self) {
+    pub(super) fn close_all(&mut self) {
         self.engine.close_all();
         self.reference.close_all();
     }
 
     fn reopen(&mut self, rebuild_index: bool) {
+        self.reopen_and(rebuild_index, |_| ());
+    }
+
+    /// Opens the pool again. `settle` brings the reference to the state that the engine shows.
+    pub(super) fn reopen_and(&mut self, rebuild_index: bool, settle: impl FnOnce(&mut Self)) {
         // The service goes first: it keeps the pool's parts alive.
         self.engine = Side::new(Arc::new(MemoryService::new()));
         self.pool = None;
@@ -376,6 +467,8 @@ impl SideBySide {
         self.engine = Side::new(pool.service());
         self.pool = Some(pool);
         self.check();
+        settle(self);
+        self.compare_versions();
     }
 
     fn compare(&self, operation: &Operation) {
@@ -404,12 +497,14 @@ impl SideBySide {
     pub fn finish(mut self) {
         self.close_all();
         self.check();
-        for file in 0..8 {
-            let _ = self.engine.change(&Operation::Unlink { file });
-        }
-        for directory in 0..2 {
-            let _ = self.engine.change(&Operation::RemoveDirectory { directory });
-        }
+        self.compare_versions();
+        // The versions lose the live tree first.
+        self.engine.empty(ROOT_INO);
+        self.pool().reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");
+        self.check();
+        self.compare_versions();
+        self.forget_all();
+        self.engine.empty(ROOT_INO);
         self.pool().close().expect("closes");
         self.reopen(false);
         self.pool().reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");

@@ -18,6 +18,11 @@ const PAGE: usize = 7;
 
 pub(crate) fn formatted() -> Arc<dyn Device> {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    format(&device);
+    device
+}
+
+pub(crate) fn format(device: &Arc<dyn Device>) {
     let properties = PoolProperties {
         chunk_size_bytes: 4096,
         container_bytes: 256 << 10,
@@ -26,8 +31,7 @@ pub(crate) fn formatted() -> Arc<dyn Device> {
         tanker_buckets: 4,
         ..PoolProperties::default()
     };
-    format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
-    device
+    format_on(device, device, b".".to_vec(), &properties, (0, 0)).expect("formats");
 }
 
 pub(crate) fn open(device: &Arc<dyn Device>) -> Arc<Pool> {

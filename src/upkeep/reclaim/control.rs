@@ -66,6 +66,8 @@ struct ControlState {
     is_paused: bool,
     is_closed: bool,
     is_background: bool,
+    /// Number of those who wait for the end of the runs.
+    ending: usize,
     started: Option<Instant>,
     step: Option<Step>,
     report: ReclaimReport,
@@ -95,6 +97,15 @@ impl ReclaimControl {
     /// end within `patience`.
     pub(crate) fn end(&self, patience: Duration) -> Option<MutexGuard<'_, ()>> {
         let until = Instant::now() + patience;
+        // Else runs that follow one another at once would take the lock again and again.
+        self.state.lock().ending += 1;
+        let ended = self.wait_for_end(until);
+        let mut state = self.state.lock();
+        state.ending = state.ending.saturating_sub(1);
+        ended
+    }
+
+    fn wait_for_end(&self, until: Instant) -> Option<MutexGuard<'_, ()>> {
         loop {
             // Repeat it: a run that is just beginning clears the request.
             self.stop();
@@ -103,6 +114,11 @@ impl ReclaimControl {
                 return ended;
             }
         }
+    }
+
+    /// Whether somebody waits for the end of the runs, so that none may begin.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.state.lock().ending > 0
     }
 
     /// Whether the current run is in the background: nobody waits for it.

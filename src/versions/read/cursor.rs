@@ -22,6 +22,8 @@ struct At {
     entries_before: u64,
     /// Number of rows before it.
     rows_before: u64,
+    /// All its names come behind this one.
+    behind: Vec<u8>,
 }
 
 pub(super) struct Rows;
@@ -81,10 +83,16 @@ fn rows_of(leaf: &At) -> Result<impl Iterator<Item = RowOf<'_>>> {
 fn descend(nodes: &NodeReader, directory: &Directory, holds: impl Fn(&At, &Part) -> bool) -> Result<Option<At>> {
     let Some((level, child)) = directory.root else { return Ok(None) };
     let node = read(nodes, level, &child, directory.below, None)?;
-    let mut at = At { node, entries_before: 0, rows_before: 0 };
+    // In a larger directory that would take all its nodes.
+    if let Node::Leaf(entries) = &*node
+        && entries.iter().filter(|entry| entry.is_directory()).count() as u64 != directory.subdirectories
+    {
+        return Err(damaged("as many subdirectories as its entry says", "another number"));
+    }
+    let mut at = At { node, entries_before: 0, rows_before: 0, behind: Vec::new() };
     loop {
-        let Node::List { level, parts } = &*at.node else { return Ok(Some(at)) };
-        let mut below = At { node: at.node.clone(), ..at };
+        let Node::List { level, parts } = &*at.node else { return ordered(at).map(Some) };
+        let mut below = At { node: at.node.clone(), behind: at.behind.clone(), ..at };
         let mut chosen = None;
         for part in parts {
             if holds(&below, part) {
@@ -93,6 +101,7 @@ fn descend(nodes: &NodeReader, directory: &Directory, holds: impl Fn(&At, &Part)
             }
             below.entries_before = below.entries_before.saturating_add(part.below.entries);
             below.rows_before = below.rows_before.saturating_add(part.child.len_bytes);
+            below.behind.clone_from(&part.last_key);
         }
         let Some(part) = chosen else { return Ok(None) };
         below.node = read(nodes, level.saturating_sub(1), &part.child, part.below, Some(&part.last_key))?;
@@ -100,8 +109,24 @@ fn descend(nodes: &NodeReader, directory: &Directory, holds: impl Fn(&At, &Part)
     }
 }
 
+/// Checks that the names of a leaf come behind those of the part before it, or one would be found in neither.
+fn ordered(leaf: At) -> Result<At> {
+    match &*leaf.node {
+        Node::Leaf(entries) if entries.first().is_none_or(|entry| entry.name <= leaf.behind) => {
+            Err(damaged("ascending names", "a part that begins before the one before it ends"))
+        }
+        _ => Ok(leaf),
+    }
+}
+
 /// Reads a node and checks that it is as its parent says.
-fn read(nodes: &NodeReader, level: u8, child: &Child, below: Below, last_key: Option<&[u8]>) -> Result<Arc<Node>> {
+pub(super) fn read(
+    nodes: &NodeReader,
+    level: u8,
+    child: &Child,
+    below: Below,
+    last_key: Option<&[u8]>,
+) -> Result<Arc<Node>> {
     let node = nodes.tree_node(level, child)?;
     if node.below() != Some(below) {
         return Err(damaged("the sums that its parent says", "others"));

@@ -15,10 +15,10 @@ use dedupfs_content::NodeReader;
 use dedupfs_namespace::{FIRST_LINKED_PLACE, place_of, version_of};
 use dedupfs_service::Ino;
 use dedupfs_store::StoreError;
-use dedupfs_store::recipe::{Child, Root};
-use dedupfs_store::tree::{Content, Directory, Entry, Link, Node, Top};
+use dedupfs_store::recipe::Root;
+use dedupfs_store::tree::{Below, Content, Directory, Entry, Link, Node, Top};
 
-use cursor::Rows;
+use cursor::{Rows, read};
 
 /// An entry that was found, with its inode number.
 #[derive(Clone, Debug)]
@@ -67,8 +67,13 @@ impl<'a> FrozenTree<'a> {
             return Err(StoreError::corrupt("version", "a frozen tree", "other content").into());
         };
         let top = nodes.tree_node(*level, child)?;
-        if !matches!(&*top, Node::Top(_)) {
+        let Node::Top(uppermost) = &*top else {
             return Err(StoreError::corrupt("version", "the top of a tree", "another node").into());
+        };
+        // Else a number of this version would be one of a file with several names, or of the next version. All sums
+        // below are compared with this one.
+        if uppermost.entry.sums().is_none_or(|sums| sums.entries > FIRST_LINKED_PLACE) {
+            return Err(StoreError::corrupt("version", "fewer entries than inode numbers", "more").into());
         }
         Ok(Self { nodes, version: version_of(version), top })
     }
@@ -93,8 +98,15 @@ impl<'a> FrozenTree<'a> {
     pub(crate) fn find(&self, ino: Ino) -> Result<Found> {
         let place = place_of(ino);
         if place >= FIRST_LINKED_PLACE {
-            let link = self.link(place - FIRST_LINKED_PLACE)?.ok_or(EngineError::NotFound)?;
-            return self.walk(&link.path);
+            let number = place - FIRST_LINKED_PLACE;
+            let link = self.link(number)?.ok_or(EngineError::NotFound)?;
+            return match self.walk(&link.path) {
+                Ok(found) if found.entry.link == Some(number) => Ok(found),
+                Ok(_) | Err(EngineError::NotFound | EngineError::NotDirectory) => {
+                    Err(corrupt_links("the file at its first path", "another entry or none"))
+                }
+                Err(error) => Err(error),
+            };
         }
         let mut found = self.uppermost()?;
         while found.ino < ino {
@@ -169,9 +181,13 @@ impl<'a> FrozenTree<'a> {
         let (entry, before) = (row.entry, row.entries_before);
         let (ino, names) = match entry.link {
             None => (place.ino + 1 + before, 1),
+            // A larger number would be one of the next version.
+            Some(number) if number >= FIRST_LINKED_PLACE => {
+                return Err(corrupt_links("the number of a link", number));
+            }
             Some(number) => {
-                let names = self.link(number)?.map_or(1, |link| link.names);
-                (self.version + FIRST_LINKED_PLACE + number % FIRST_LINKED_PLACE, names)
+                let link = self.link(number)?.ok_or_else(|| corrupt_links("the link of an entry", "none"))?;
+                (self.version + FIRST_LINKED_PLACE + number, link.names)
             }
         };
         Ok(Found { ino, directory: place.ino, entry, names })
@@ -180,23 +196,38 @@ impl<'a> FrozenTree<'a> {
     /// Returns the link of this number.
     fn link(&self, number: u64) -> Result<Option<Link>> {
         let Some((level, child)) = self.top()?.links else { return Ok(None) };
-        let (mut level, mut child): (u8, Child) = (level, child);
+        let key = number.to_be_bytes();
+        let mut node = read(self.nodes, level, &child, Below::default(), None)?;
+        let mut behind = Vec::new();
         loop {
-            match &*self.nodes.tree_node(level, &child)? {
+            let part = match &*node {
                 Node::Links(links) => {
+                    if links.first().is_none_or(|link| link.number.to_be_bytes().as_slice() <= behind.as_slice()) {
+                        return Err(corrupt_links(
+                            "ascending numbers",
+                            "a part that begins before the one before it ends",
+                        ));
+                    }
                     let at = links.binary_search_by_key(&number, |link| link.number);
                     return Ok(at.ok().and_then(|at| links.get(at)).cloned());
                 }
-                Node::List { parts, .. } => {
-                    let key = number.to_be_bytes();
+                Node::List { level, parts } => {
                     let at = parts.partition_point(|part| part.last_key.as_slice() < key.as_slice());
                     let Some(part) = parts.get(at) else { return Ok(None) };
-                    (level, child) = (level.saturating_sub(1), part.child);
+                    if let Some(before) = at.checked_sub(1).and_then(|before| parts.get(before)) {
+                        behind.clone_from(&before.last_key);
+                    }
+                    (level.saturating_sub(1), part.clone())
                 }
-                _ => return Err(StoreError::corrupt("links of a version", "links", "another node").into()),
-            }
+                _ => return Err(corrupt_links("links", "another node")),
+            };
+            node = read(self.nodes, part.0, &part.1.child, part.1.below, Some(&part.1.last_key))?;
         }
     }
+}
+
+fn corrupt_links(expected: &str, found: impl std::fmt::Display) -> EngineError {
+    StoreError::corrupt("links of a version", expected, found).into()
 }
 
 fn place(found: &Found) -> Result<Place> {
