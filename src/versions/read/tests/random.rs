@@ -104,7 +104,7 @@ fn add(builder: &mut TreeBuilder<'_>, tree: &Tree, source: u64) {
             Item::Directory(below) => {
                 builder.begin_directory(name);
                 add(builder, below, source);
-                builder.end_directory(attributes(*time)).expect("ends");
+                builder.end_directory(attributes(*time), None).expect("ends");
                 continue;
             }
             Item::Zeros(len_bytes) => {
@@ -116,7 +116,7 @@ fn add(builder: &mut TreeBuilder<'_>, tree: &Tree, source: u64) {
             Item::Symlink(target) => (None, Content::Symlink(target.clone())),
             Item::Fifo => (None, Content::Fifo),
         };
-        builder.add(name, attributes(*time), file, content).expect("adds");
+        builder.add(name, attributes(*time), file.map(|(device, ino)| (device, ino, 0)), content, None).expect("adds");
     }
 }
 
@@ -338,9 +338,9 @@ fn names_that_do_not_ascend_are_refused() {
     let pool = open(&formatted());
     let mut builder = TreeBuilder::new(&pool.core().dedup, StreamId(1));
     builder.begin_directory(b"");
-    builder.add(b"b", attributes(1), None, Content::Fifo).expect("adds");
+    builder.add(b"b", attributes(1), None, Content::Fifo, None).expect("adds");
     for name in [&b"b"[..], b"a", b""] {
-        builder.add(name, attributes(1), None, Content::Fifo).expect_err("does not ascend");
+        builder.add(name, attributes(1), None, Content::Fifo, None).expect_err("does not ascend");
     }
-    builder.end_directory(attributes(1)).expect_err("the uppermost directory does not end so");
+    builder.end_directory(attributes(1), None).expect_err("the uppermost directory does not end so");
 }
