@@ -5,7 +5,7 @@ use dedupfs_namespace::is_frozen;
 use dedupfs_service::{Ino, XattrMode};
 
 use super::Pool;
-use crate::retention::Rules;
+use crate::versions::retention::Rules;
 use crate::versions::series::{SERIES_RECORD, SeriesRecord};
 
 impl Pool {
