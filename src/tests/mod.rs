@@ -12,4 +12,4 @@ mod rebuild;
 mod reclaim;
 mod scrub;
 pub(crate) mod space;
-mod versions;
+pub(crate) mod versions;

@@ -1,4 +1,8 @@
-//! Versions of whole pools: what is seen of them, what they keep, what their removal gives back.
+//! Versions of whole pools: what is seen of them, what they keep, what their removal gives back, and what damage costs.
 
+mod damage;
+mod export;
 mod life;
-mod site;
+mod rebuild;
+pub(crate) mod site;
+pub(crate) mod spots;
