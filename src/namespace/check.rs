@@ -13,6 +13,7 @@ use super::inode::{Entry, Inode};
 use super::names::check_name;
 use super::overlay::Generation;
 use super::totals::Totals;
+use super::versions::{VERSION_RECORD, is_frozen};
 use super::{COOKIE_FIRST, Namespace};
 
 /// Largest number of findings in a report; nobody reads more.
@@ -158,6 +159,9 @@ impl Namespace {
             };
             if names.len() as u64 != u64::from(inode.xattr_count) {
                 findings.add(|| format!("inode {ino} has {} attributes, recorded {}", names.len(), inode.xattr_count));
+            }
+            if is_frozen(ino) && !names.iter().any(|name| name == VERSION_RECORD) {
+                findings.add(|| format!("version {ino} has no record: when and of what it was made is unknown"));
             }
             for name in names {
                 if let Err(error) = self.xattr(ino, &name) {

@@ -63,20 +63,21 @@ impl CommittedView {
         })
     }
 
-    /// Returns at most `limit` versions behind the inode number `after`, ascending. Damaged ones are errors.
+    /// Returns at most `limit` versions behind the inode number `after`, ascending. The error of a damaged one stands in
+    /// its place.
     ///
     /// # Errors
-    /// Damage; I/O errors.
-    pub fn versions(&self, after: Ino, limit: usize) -> Result<Vec<Inode>> {
+    /// I/O errors; damage of the table.
+    pub fn versions(&self, after: Ino, limit: usize) -> Result<Vec<(Ino, Result<Inode>)>> {
         guarded(&self.0.session, || {
             let from = (after + 1).max(FIRST_VERSION);
             let range = self.0.tables.inodes.range_owned(from..).map_err(|error| self.0.explain(error))?;
-            let decode = |row: std::result::Result<_, redb::StorageError>| {
-                let (ino, value): (redb::OwnedAccessGuard<u64>, redb::OwnedAccessGuard<&[u8]>) =
-                    row.map_err(|error| self.0.explain(error))?;
-                Inode::decode(ino.value(), value.value())
-            };
-            range.take(limit).map(decode).collect()
+            let mut versions = Vec::new();
+            for row in range.take(limit) {
+                let (ino, value) = row.map_err(|error| self.0.explain(error))?;
+                versions.push((ino.value(), Inode::decode(ino.value(), value.value())));
+            }
+            Ok(versions)
         })
     }
 

@@ -8,6 +8,11 @@ use super::Namespace;
 use super::inode::{Entry, Inode};
 
 impl Namespace {
+    /// Makes the namespace one of a release without versions.
+    pub fn force_no_versions(&self) {
+        self.change_header(|header| header.has_versions = false).expect("applies");
+    }
+
     /// Changes an inode, bypassing all rules.
     pub fn force(&self, ino: Ino, change: impl FnOnce(&mut Inode)) {
         let (_lock, mut draft) = self.begin().expect("applies");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use dedupfs_base::{EngineError, Gauge, Result};
 use dedupfs_content::{
     BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BatchPool, Chunker, ContainerOptions, ContainerStore, Deduplicator, Fetcher,
-    FileContext, Indexes, IngestContext, SegmentRule, Stores, WorkerPool, chunker,
+    FileContext, Fingerprinter, Indexes, IngestContext, SegmentRule, Stores, WorkerPool, chunker,
 };
 use dedupfs_index::ContainerTables;
 use dedupfs_namespace::Namespace;
@@ -133,6 +133,7 @@ impl Sources {
             device: self.data_device.clone(),
             pool: superblock.pool,
             slot_bytes: superblock.properties.container_bytes,
+            fingerprinter: Fingerprinter::new(superblock.properties.fingerprint),
             namespace: self.namespace.clone(),
             stores: self.stores.clone(),
             kept: self.kept.clone(),

@@ -15,6 +15,7 @@ use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 
 use crate::tests::common::{content, write};
+use crate::tests::versions::site::{directory, file, snapshot};
 
 /// Collects all progress messages.
 #[derive(Default)]
@@ -47,7 +48,7 @@ fn rebuilding() -> PoolOptions {
     PoolOptions { rebuild_index: true, ..PoolOptions::default() }
 }
 
-/// Makes a pool with files that share content, files of one chunk, garbage, and a full tanker.
+/// Makes a pool with files that share content, files of one chunk, garbage, a full tanker, and versions that share a tree.
 fn pool() -> MemoryDevice {
     let disk = MemoryDevice::new();
     let device: Arc<dyn Device> = Arc::new(disk.clone());
@@ -83,6 +84,15 @@ fn fill(meta: &Arc<dyn Device>, data: &Arc<dyn Device>) {
         }
         write(pool, "last", &content(4, 600_000));
         pool.service().unlink(ROOT_INO, b"gone").expect("unlinks");
+    });
+    mounted(&|pool| {
+        let live = directory(pool, ROOT_INO, "live");
+        for number in 0..60 {
+            file(pool, live, &format!("file {number}"), &content(10 + number % 15, 700));
+        }
+        snapshot(pool, "live", "", "v1");
+        file(pool, live, "file 7b", b"new");
+        snapshot(pool, "live", "", "v2");
     });
 }
 

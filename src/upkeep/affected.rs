@@ -14,13 +14,15 @@
 //! affected names, and some 100 bytes for each directory.
 
 mod frozen;
+#[cfg(test)]
+mod frozen_tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use dedupfs_base::Result;
 use dedupfs_content::{AnyView, Indexes, NodeReader};
 use dedupfs_index::Index;
-use dedupfs_namespace::{Namespace, is_frozen};
+use dedupfs_namespace::{Inode, Namespace, is_frozen};
 use dedupfs_service::{FileKind, Ino, ROOT_INO};
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{ContainerId, Fingerprint};
@@ -145,15 +147,21 @@ impl AffectedFinder<'_> {
         }
         let mut affected = Affected { lost, unreadable: lost.nodes.clone(), nodes: HashSet::new() };
         self.find_nodes(&mut affected)?;
-        let (mut files, frozen) = self.find_inodes(&affected)?;
-        let file_count = files.len() as u64 + frozen.count;
-        let directories = self.find_names(&mut files)?;
+        let (mut files, versions) = self.find_inodes(&affected)?;
+        let mut file_count = files.len() as u64;
+        let (directories, names) = self.find_names(&mut files)?;
         let mut files: Vec<(Root, AffectedFile)> = files.into_values().collect();
-        files.extend(frozen.found.into_iter().map(|(version, found)| {
-            let path = path(&directories, version, &found.path);
-            let (ino, lost_entries) = (found.ino, found.lost_entries);
-            (found.root, AffectedFile { ino, paths: vec![shown(&path)], lost_entries, ..AffectedFile::default() })
-        }));
+        let mut trees = frozen::Trees::new(self.nodes, &affected, NAMES_MAX - names);
+        for version in versions {
+            let (found, count) = trees.find(&version);
+            file_count = file_count.saturating_add(count);
+            files.extend(found.into_iter().map(|found| {
+                let shown_from_root = |inner: &Vec<u8>| shown(&path(&directories, version.ino, inner));
+                let paths = found.paths.iter().map(shown_from_root).collect();
+                let (ino, lost_entries) = (found.ino, found.lost_entries);
+                (found.root, AffectedFile { ino, paths, lost_entries, ..AffectedFile::default() })
+            }));
+        }
         for (_, file) in &mut files {
             file.paths.sort_unstable();
         }
@@ -208,7 +216,8 @@ impl AffectedFinder<'_> {
         Ok(())
     }
 
-    fn find_inodes(&self, affected: &Affected<'_>) -> Result<(FoundFiles, Frozen)> {
+    /// Finds the live files, and returns all versions.
+    fn find_inodes(&self, affected: &Affected<'_>) -> Result<(FoundFiles, Vec<Inode>)> {
         let mut files = HashMap::new();
         let mut versions = Vec::new();
         self.namespace.for_each_inode(&mut |inode| {
@@ -227,17 +236,12 @@ impl AffectedFinder<'_> {
             }
             Ok(())
         })?;
-        let (mut trees, mut frozen) = (frozen::Trees::new(self.nodes, affected), Frozen::default());
-        for version in versions {
-            let (found, count) = trees.find(&version, NAMES_MAX.saturating_sub(frozen.found.len()));
-            frozen.count += count;
-            frozen.found.extend(found.into_iter().map(|found| (version.ino, found)));
-        }
-        Ok((files, frozen))
+        versions.sort_unstable_by_key(|version: &Inode| version.ino);
+        Ok((files, versions))
     }
 
-    /// Finds the names of the files. Returns the directories and versions with their names.
-    fn find_names(&self, files: &mut FoundFiles) -> Result<Directories> {
+    /// Finds the names of the files. Returns the directories and versions with their names, and the number of names found.
+    fn find_names(&self, files: &mut FoundFiles) -> Result<(Directories, usize)> {
         let mut directories = Directories::new();
         let mut names: Vec<(Ino, Ino, Box<[u8]>)> = Vec::new();
         self.namespace.for_each_entry(&mut |directory, name, ino, kind| {
@@ -248,12 +252,13 @@ impl AffectedFinder<'_> {
             }
             Ok(())
         })?;
+        let count = names.len();
         for (ino, directory, name) in names {
             if let Some((_, file)) = files.get_mut(&ino) {
                 file.paths.push(shown(&path(&directories, directory, &name)));
             }
         }
-        Ok(directories)
+        Ok((directories, count))
     }
 
     fn find_ranges(&self, root: &Root, affected: &Affected<'_>, file: &mut AffectedFile) {
@@ -297,13 +302,6 @@ fn add_range(file: &mut AffectedFile, offset: u64, len_bytes: u64) {
 
 /// The directory and name of each directory and version.
 type Directories = HashMap<Ino, (Ino, Box<[u8]>)>;
-
-/// The findings in frozen trees, each with its version, and the number of all.
-#[derive(Default)]
-struct Frozen {
-    found: Vec<(Ino, frozen::Found)>,
-    count: u64,
-}
 
 /// Returns the path to a name, which may be a path itself, or empty.
 fn path(directories: &Directories, directory: Ino, name: &[u8]) -> Vec<u8> {

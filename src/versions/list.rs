@@ -52,6 +52,9 @@ pub struct VersionInfo {
     pub locked_until_secs: i64,
     /// Fingerprint of its top, in hexadecimal digits.
     pub fingerprint: String,
+    /// The damage because of which some of these facts are missing. It says nothing about the tree.
+    #[serde(default)]
+    pub damaged: Option<String>,
 }
 
 impl VersionInfo {
@@ -62,55 +65,83 @@ impl VersionInfo {
 }
 
 /// Returns the versions in `directory`, or all, in the order of their completion. One that has no name of its own yet is
-/// left out.
+/// left out. Damage of one hides no other, and not the version itself: it is listed without the facts that cannot be
+/// read. Whose directory cannot be read is listed with each directory.
 ///
 /// # Errors
-/// Damage; I/O errors.
+/// I/O errors; the tables cannot be read.
 pub(crate) fn list(view: &CommittedView, directory: Option<Ino>) -> Result<Vec<VersionInfo>> {
     let mut by_directory: BTreeMap<Ino, Vec<Inode>> = BTreeMap::new();
+    let mut listed = Vec::new();
     let mut after = 0;
     loop {
         let versions = view.versions(after, ROWS_AT_ONCE)?;
-        let Some(last) = versions.last() else { break };
-        after = last.ino;
-        for version in versions {
-            // A forgotten version, which somebody still reads, has no name.
-            if version.nlink > 0 && directory.is_none_or(|directory| directory == version.parent) {
-                by_directory.entry(version.parent).or_default().push(version);
+        let Some((last, _)) = versions.last() else { break };
+        after = *last;
+        for (ino, version) in versions {
+            match version {
+                // A forgotten version, which somebody still reads, has no name.
+                Ok(version) if version.nlink == 0 => {}
+                Ok(version) if directory.is_none_or(|directory| directory == version.parent) => {
+                    by_directory.entry(version.parent).or_default().push(version);
+                }
+                Ok(_) => {}
+                Err(error) => listed.push(VersionInfo {
+                    name: unnamed(ino),
+                    ino,
+                    damaged: Some(error.to_string()),
+                    ..VersionInfo::default()
+                }),
             }
         }
     }
-    let mut listed = Vec::new();
     for (directory, versions) in by_directory {
-        let path = path_of(view, directory)?;
-        if let Some(name) = path.last()
-            && let Some(inode) = view.inode(directory)?
-            && is_work(view, name, &inode)?
-        {
+        let (path, no_path) = told(path_of(view, directory));
+        let is_work = |name: &Vec<u8>| match view.inode(directory)? {
+            Some(inode) => is_work(view, name, &inode),
+            None => Ok(false),
+        };
+        if path.last().is_some_and(|name| is_work(name).unwrap_or(false)) {
             continue;
         }
         let path = shown(&path.join(&b'/'));
-        let names = names_of(view, directory, &|ino| is_frozen(ino))?;
+        let (names, no_names) = told(names_of(view, directory, &|ino| is_frozen(ino)));
         for version in versions {
-            let Some(name) = names.get(&version.ino) else { continue };
-            listed.push(info(view, &version, &path, name)?);
+            let name = names.get(&version.ino).map_or_else(|| unnamed(version.ino), |name| shown(name));
+            let mut info = info(view, &version, &path, name);
+            let no_name = || (!names.contains_key(&version.ino)).then(|| "its name is missing".to_owned());
+            info.damaged = info.damaged.or_else(|| no_path.clone()).or_else(|| no_names.clone()).or_else(no_name);
+            listed.push(info);
         }
     }
     listed.sort_by_key(|version| version.ino);
     Ok(listed)
 }
 
-fn info(view: &CommittedView, version: &Inode, directory: &str, name: &[u8]) -> Result<VersionInfo> {
-    let record = view.record(version.ino, VERSION_RECORD)?;
+/// Splits an outcome into its value, or none, and the error in words.
+fn told<T: Default>(outcome: Result<T>) -> (T, Option<String>) {
+    match outcome {
+        Ok(value) => (value, None),
+        Err(error) => (T::default(), Some(error.to_string())),
+    }
+}
+
+fn unnamed(ino: Ino) -> String {
+    format!("(inode {ino})")
+}
+
+fn info(view: &CommittedView, version: &Inode, directory: &str, name: String) -> VersionInfo {
     let missing = || StoreError::corrupt(format!("version {}", version.ino), "a record", "none");
-    let record = VersionRecord::decode(&record.ok_or_else(missing)?)?;
+    let record = view.record(version.ino, VERSION_RECORD);
+    let record = record.and_then(|record| VersionRecord::decode(&record.ok_or_else(missing)?));
+    let (record, damaged) = told(record);
     let fingerprint = match version.root {
         Root::Tree { child, .. } => child.fingerprint.to_string(),
         _ => String::new(),
     };
-    Ok(VersionInfo {
+    VersionInfo {
         directory: directory.to_owned(),
-        name: shown(name),
+        name,
         ino: version.ino,
         completed_secs: record.completed_secs,
         source: shown(&record.source),
@@ -124,7 +155,8 @@ fn info(view: &CommittedView, version: &Inode, directory: &str, name: &[u8]) -> 
         incomplete: record.is_incomplete,
         locked_until_secs: record.locked_until_secs,
         fingerprint,
-    })
+        damaged,
+    }
 }
 
 /// Returns the names of those inodes of a directory that are wanted.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Origin, Pool, format_on};
 use dedupfs_service::{
     AttributeChanges, Caller, FileService, Ino, NewNode, NodeContent, OpenOptions, ROOT_INO, TimeChange, Timestamp,
     WriteFlags, XattrMode,
@@ -267,6 +267,19 @@ impl Maker {
         service.set_xattr(CALLER, self.inos[path], name.as_bytes(), value, XattrMode::Any).expect("sets");
     }
 
+    /// Makes a version: tree nodes among the recipes, a row and a record in the namespace.
+    fn snapshot(&mut self, source: &str, name: &str) {
+        let origin = Origin { source: source.as_bytes().to_vec(), host: b"here".to_vec() };
+        let to = (ROOT_INO, name.as_bytes());
+        self.pool.snapshot(self.inos[source], to, &origin, &NoProgress).expect("makes a version");
+        let below = format!("{source}/");
+        let inside: Vec<_> = self.tree.contents.iter().filter(|(path, _)| path.starts_with(&below)).collect();
+        let copies =
+            inside.into_iter().map(|(path, content)| (format!("{name}{}", &path[source.len()..]), content.clone()));
+        let copies: Vec<_> = copies.collect();
+        self.tree.contents.extend(copies);
+    }
+
     fn unlink(&mut self, path: &str) {
         let (parent, name) = self.parent(path);
         self.pool.service().unlink(parent, name.as_bytes()).expect("unlinks");
@@ -313,6 +326,7 @@ fn second_session(maker: &mut Maker) {
     maker.tree.contents.insert("small/deep/hard".to_owned(), content);
     maker.unlink("gone");
     maker.unlink("small/007");
+    maker.snapshot("small", "version");
     maker.pool.sync().expect("syncs");
 }
 

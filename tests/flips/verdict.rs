@@ -11,7 +11,7 @@ use dedupfs_service::{Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteF
 
 use crate::damage::{Case, Damage, Way};
 use crate::image::{CALLER, CONTAINER_BYTES, Image};
-use crate::model::{READ_BYTES, Unreadable};
+use crate::model::{Node, READ_BYTES, Tree, Unreadable};
 use crate::plan::{is_derived, is_local};
 
 /// Panics since the last case, with their places.
@@ -117,9 +117,23 @@ fn judge_open(image: &Image, case: &Case, pool: &Pool) -> Result<Verdict, String
     let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
     let is_clean = report.is_ok_and(|report| report.is_clean());
     if is_clean && unreadable.bytes + unreadable.answers > 0 {
-        return Err(format!("the check finds nothing, yet {unreadable:?}"));
+        // Readers had bad nodes repaired from their copies on the data root: then everything is there by now.
+        let tree = Tree { nodes: without_top(image, case), ..Tree::default() };
+        let now = tree.verify(&*service)?;
+        if now.bytes + now.answers > 0 {
+            return Err(format!("the check finds nothing, yet {unreadable:?}, and then {now:?}"));
+        }
     }
     Ok(if (unreadable.answers, unreadable.bytes) == (0, 0) { Verdict::Whole } else { Verdict::Partly })
+}
+
+/// The model. One more file may be there by now.
+fn without_top(image: &Image, case: &Case) -> BTreeMap<String, Node> {
+    let mut nodes = image.tree.nodes.clone();
+    if case.way == Way::Write {
+        nodes.remove("");
+    }
+    nodes
 }
 
 /// Checks that the pool is still right after everything that was done to it.

@@ -41,7 +41,7 @@ use dedupfs_index::Location;
 use dedupfs_index::filter::{FilterChain, FilterStats};
 use dedupfs_store::node::Node as AnyNode;
 use dedupfs_store::recipe::{Child, Node, Root};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, tree, waiting};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError, tree, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::{Mutex, RwLock, thread};
@@ -373,6 +373,44 @@ impl Deduplicator {
         }
         index.stage(&fingerprint, Location::quarantined(cell.location.len_bytes()));
         self.log.log(op);
+        Ok(true)
+    }
+
+    /// Stores a node again, from another copy of its bytes, if the index places it in `container`, or has quarantined it:
+    /// no copy there can be believed. Its children stay counted as they are, as when a node moves. Returns false if the
+    /// index has another copy.
+    ///
+    /// As with [`lose`](Self::lose), no reclaiming may free nodes at the same time.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bytes are not those of the node; index and container errors.
+    pub fn replace_node(
+        &self,
+        stream: StreamId,
+        fingerprint: Fingerprint,
+        container: ContainerId,
+        bytes: &[u8],
+    ) -> Result<bool> {
+        let node = AnyNode::decode(bytes)?;
+        let found = self.fingerprinter.of(&node.identity_bytes());
+        if found != fingerprint {
+            return Err(StoreError::corrupt("recipe node", fingerprint, found).into());
+        }
+        let _section = self.enter();
+        let _exclusive = waiting::lock(&self.store_lock);
+        let is_bad = self.indexes.nodes.get(&fingerprint)?.is_some_and(|cell| {
+            cell.location.container() == container && !cell.location.is_lost() || cell.location.is_quarantined()
+        });
+        if !is_bad {
+            return Ok(false);
+        }
+        let containers = self.stores.recipes.append(stream, &[(fingerprint, bytes)])?;
+        let place = containers.first().copied().unwrap_or(ContainerId::NONE);
+        let location = Location::new(place, bytes.len() as u32);
+        self.nodes.remember(fingerprint, AnyView::new(node));
+        // Log before staging, as for a new node.
+        self.log.log(LogOp::NodeMoved { fingerprint, container: place, len_bytes: location.len_bytes() });
+        self.indexes.nodes.stage(&fingerprint, location);
         Ok(true)
     }
 

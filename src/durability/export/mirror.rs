@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_content::ContainerStore;
+use dedupfs_content::{ContainerStore, WholeContainer};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::{ContainerRecord, StoreError};
@@ -19,10 +19,31 @@ use dedupfs_sync::canary::{Canary, is_planted};
 pub(super) const DIRECTORY: &str = "export/recipes";
 /// Bytes copied at a time.
 const PIECE_BYTES: u32 = 1 << 20;
+/// Bytes of a copy that are given up together if the device does not return them.
+const READ_BYTES: usize = 64 << 10;
 
 /// Returns the path of a slot file.
 pub(super) fn path(directory: &str, file: u32) -> String {
     format!("{directory}/{file:06}.slots")
+}
+
+/// Reads the copy of a container, as far as the device has it; the rest is zeros, which fit no checksum. Whether these
+/// bytes are of this container is for the caller to check. Returns false if there is no copy.
+pub(super) fn read(device: &dyn Device, slot_bytes: u32, record: &ContainerRecord, into: &mut WholeContainer) -> bool {
+    let Ok(file) = device.open(&path(DIRECTORY, record.address.file), OpenMode::Read) else { return false };
+    let start = u64::from(record.address.slot) * u64::from(slot_bytes);
+    let len = record.used_bytes.min(slot_bytes) as usize;
+    (into.bytes, into.unread) = (vec![0; len], None);
+    // Bytes recorded since the last export are not there.
+    let there = file.len().unwrap_or(0).saturating_sub(start).min(len as u64) as usize;
+    let mut at = start;
+    for piece in into.bytes.get_mut(..there).unwrap_or_default().chunks_mut(READ_BYTES) {
+        if file.read_exact_at(piece, at).is_err() {
+            piece.fill(0);
+        }
+        at += piece.len() as u64;
+    }
+    there > 0
 }
 
 /// The copies of one pool's recipe containers.

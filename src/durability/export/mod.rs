@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::Stores;
+use dedupfs_content::{Fingerprinter, Stores, WholeContainer};
 use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, PoolLock};
@@ -168,6 +168,7 @@ pub struct Exporter {
     device: Arc<dyn Device>,
     pool: PoolId,
     slot_bytes: u32,
+    fingerprinter: Fingerprinter,
     namespace: Arc<Namespace>,
     stores: Stores,
     is_enabled: bool,
@@ -206,6 +207,11 @@ fn now_secs() -> u64 {
 }
 
 impl Exporter {
+    /// Reads the copy of a recipe container on the data root; see [`mirror::read`].
+    pub(crate) fn read_copy(&self, record: &ContainerRecord, into: &mut WholeContainer) -> bool {
+        mirror::read(&*self.device, self.slot_bytes, record, into)
+    }
+
     /// Asks for an export soon.
     pub(crate) fn request(&self) {
         self.state.lock().requested = true;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::Stores;
+use dedupfs_content::{Fingerprinter, Stores};
 use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, OpenMode, PoolLock};
@@ -26,6 +26,8 @@ pub(crate) struct ExportParts {
     pub pool: PoolId,
     /// Bytes of a container's slot.
     pub slot_bytes: u32,
+    /// The pool's hash function.
+    pub fingerprinter: Fingerprinter,
     /// The namespace to export.
     pub namespace: Arc<Namespace>,
     /// Containers of chunks and of recipe nodes.
@@ -41,7 +43,7 @@ pub(crate) struct ExportParts {
 impl Exporter {
     /// Takes possession of the data root and finds its export. Call before anything is written to either root.
     pub(crate) fn open(parts: ExportParts) -> Result<Arc<Self>> {
-        let ExportParts { device, pool, slot_bytes, namespace, stores, kept, is_enabled, locks } = parts;
+        let ExportParts { device, pool, slot_bytes, fingerprinter, namespace, stores, kept, is_enabled, locks } = parts;
         let mut state = ExportState::default();
         let row = namespace.last_row();
         for record in namespace.leaving_containers()? {
@@ -126,6 +128,7 @@ impl Exporter {
             device,
             pool,
             slot_bytes,
+            fingerprinter,
             namespace,
             stores,
             is_enabled,

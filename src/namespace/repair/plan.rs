@@ -87,6 +87,11 @@ impl Plan {
         let all: Vec<_> = self.facts.entries.iter().map(|(at, entry)| (at.clone(), *entry)).collect();
         for (at, entry) in all {
             match self.facts.inodes.get(&entry.ino) {
+                None if is_frozen(entry.ino) => self.drop_name(
+                    &at,
+                    "it was a version, and its row is lost with the way to its tree. `dedupfs recover` brings it back as of the last \
+                     export, which the next mount writes without it",
+                ),
                 None => self.drop_name(&at, &format!("inode {} does not exist", entry.ino)),
                 Some(_) if entry.ino == ROOT_INO => self.drop_name(&at, "it names the root"),
                 Some(_) if !self.is_directory(at.0) => self.drop_name(&at, "it is no directory"),

@@ -9,6 +9,7 @@ mod model;
 mod posix;
 mod reference;
 mod repair;
+mod versions;
 
 use dedupfs_service::{FileKind, InodeFlags, ROOT_INO, RenameFlags, Timestamp};
 use dedupfs_store::device::faulty::FaultyDevice;

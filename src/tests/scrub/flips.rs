@@ -10,7 +10,7 @@ use dedupfs_store::container::Compression;
 use dedupfs_store::device::Device;
 
 use crate::tests::common::{CALLER, content, read, write};
-use crate::tests::scrub::{Random, affected, check, formatted, open, open_with, reclaim, scrub};
+use crate::tests::scrub::{Random, affected, check, formatted, open, open_with, reclaim, scrub, spoil_copies};
 
 /// Returns names and contents; small and large, some of them alike, some with a second name.
 fn files(small: u64) -> BTreeMap<String, Vec<u8>> {
@@ -96,6 +96,7 @@ fn named_and_healed(directory: &str, small: u64, count: u64, seed: u64, compress
     let files = files(small);
     filled(&device, &files);
     flip(&device, directory, count, seed);
+    spoil_copies(&device);
     let expected = unreadable(&device, &files);
     let names = files.len() + files.len().div_ceil(7);
     assert!(!expected.is_empty() && expected.len() < names * 3 / 4, "{} of {names}", expected.len());

@@ -80,6 +80,16 @@ pub(crate) fn change(device: &Arc<dyn Device>, directory: &str, change: &mut dyn
     }
 }
 
+/// Gives the copies of recipe containers the bytes of the containers, with their damage: nothing can be repaired.
+pub(crate) fn spoil_copies(device: &Arc<dyn Device>) {
+    for entry in device.list("recipes").expect("lists") {
+        let bytes = device.read_file(&format!("recipes/{}", entry.name), 1 << 30).expect("reads");
+        let file = device.open(&format!("export/recipes/{}", entry.name), OpenMode::Write).expect("opens");
+        file.write_at(&bytes, 0).expect("writes");
+        file.sync().expect("syncs");
+    }
+}
+
 /// Pseudo-random numbers.
 pub(crate) struct Random(pub(crate) u64);
 

@@ -14,7 +14,7 @@ use dedupfs_store::device::{Device, MemoryDevice};
 
 use crate::tests::common::{CALLER, content, read, write};
 use crate::tests::falsify::falsify;
-use crate::tests::scrub::{affected, change, check, format, formatted, open, open_with, reclaim, scrub};
+use crate::tests::scrub::{affected, change, check, format, formatted, open, open_with, reclaim, scrub, spoil_copies};
 
 /// Sound frames around wrong bytes: after healing, files whose recipes name the old container are read from the new
 /// one, at once and after a restart, before the old container is reclaimed.
@@ -270,6 +270,7 @@ fn counts_stay_right_when_recipes_go_bad_and_heal() {
         pool.close().expect("closes");
         drop(pool);
         change(&device, "recipes", &mut |bytes| falsify(bytes));
+        spoil_copies(&device);
         let pool = open(&device);
         let report = scrub(&pool);
         assert!(report.bad_nodes > 0 && affected(&report) == ["old"], "{report:?}");

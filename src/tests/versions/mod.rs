@@ -1,11 +1,15 @@
-//! Versions of whole pools: what is seen of them, what they keep, what their removal gives back.
+//! Versions of whole pools: what is seen of them, what they keep, what their removal gives back, and what damage costs.
 
 mod busy;
+mod damage;
+mod export;
 mod incremental;
 mod life;
 mod order;
 mod put;
+mod rebuild;
 mod series;
 pub(crate) mod site;
+pub(crate) mod spots;
 mod work;
 mod would_free;

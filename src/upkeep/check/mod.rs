@@ -22,7 +22,7 @@ use std::sync::Arc;
 use dedupfs_content::{Indexes, Stores};
 use serde::{Deserialize, Serialize};
 
-pub use super::affected::AffectedFiles;
+pub use super::affected::{AffectedFile, AffectedFiles};
 pub use rebuild::RebuildReport;
 pub(crate) use rebuild::{BuildPlace, Rebuilder};
 

@@ -2,7 +2,8 @@
 //!
 //! 1. Containers are read whole, in the order of their places on disk, recipes first ([`run`]). The workers check every
 //!    frame and hash every chunk ([`inspect`](crate::upkeep::inspect)) while the next container is read.
-//! 2. Bad copies are quarantined ([`quarantine`]) before the position moves beyond them. Content that the disk does not
+//! 2. Bad copies of nodes are stored again from the export ([`repair`]), all others quarantined ([`quarantine`]) before the
+//!    position moves beyond them. Content that the disk does not
 //!    return after some tries counts as bad as soon as the disk returns other content: a loose cable is no loss.
 //! 3. The position is made durable now and then ([`position`]). After a crash or a stop, the next scrub resumes there.
 //! 4. Then the export on the data root is verified, and its bad parts are rewritten ([`crate::durability::export`]).
@@ -18,6 +19,7 @@
 
 mod position;
 mod quarantine;
+mod repair;
 mod run;
 mod suspects;
 
@@ -70,6 +72,9 @@ pub struct ScrubReport {
     pub bad_chunks: u64,
     /// Recipe nodes that this run found bad and quarantined.
     pub bad_nodes: u64,
+    /// Recipe nodes and tree nodes that this run found bad, and stored again from their copies on the data root.
+    #[serde(default)]
+    pub repaired_nodes: u64,
     /// Damaged containers in which nothing is to be quarantined, because the bad content is not needed or already lost.
     /// Reclaiming frees them when it empties them.
     pub containers_with_garbage: u64,

@@ -3,12 +3,15 @@
 //! In this order, each step durable before the next:
 //! 1. Freeing of recipe nodes and other quarantines are locked out ([`Committer::hold_losses`]). If nodes are affected,
 //!    the indexes get a checkpoint: a replay after a crash must not need unreadable nodes.
-//! 2. One transaction records that there are losses, and the damaged containers. From here on writers look up every
-//!    chunk and do not trust a file's earlier recipe, and readers ask the index before they trust a hint.
-//! 3. Under the store lock each bad copy that the index still places in that container is staged as lost and logged.
+//! 2. One transaction records the damaged containers: from here on readers ask the index before they trust a hint. It,
+//!    or the one behind the repair, records that there are losses: from then on writers look up every chunk and do not
+//!    trust a file's earlier recipe.
+//! 3. Recipe nodes and tree nodes of which the export has a sound copy are stored again ([`repair`](super::repair)). They
+//!    are lost at no time.
+//! 4. Under the store lock each bad copy that the index still places in that container is staged as lost and logged.
 //!    From here on a writer that looks it up stores it again. The new copy takes its place, with the count that was
 //!    kept.
-//! 4. The call waits for all sections that may have found it before; then the log is committed and counted. Files
+//! 5. The call waits for all sections that may have found it before; then the log is committed and counted. Files
 //!    written in those sections refer to lost content as older ones do, and heal as they do.
 //!
 //! A crash between two steps leaves at most a flag without a loss. The next reclaiming or scrub clears it.
@@ -33,19 +36,29 @@ pub struct BadCopy {
     pub fingerprint: Fingerprint,
 }
 
+/// The fate of bad copies.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Quarantined {
+    /// Lost: no sound copy was found.
+    pub(crate) lost: Vec<BadCopy>,
+    /// Stored again from a sound copy.
+    pub(crate) repaired: Vec<BadCopy>,
+}
+
 impl Core {
-    /// Quarantines those of `bad` that the index places in their container; returns them. The others have another copy,
-    /// or are garbage.
+    /// Repairs or quarantines those of `bad` that the index places in their container; returns them. The others have
+    /// another copy, or are garbage.
     ///
     /// # Errors
     /// `ReadOnly`; the index cannot be read, or a commit failed: then only some may be quarantined.
-    pub(crate) fn quarantine(&self, bad: &[BadCopy]) -> Result<Vec<BadCopy>> {
+    pub(crate) fn quarantine(&self, bad: &[BadCopy]) -> Result<Quarantined> {
         let _losses = self.committer.hold_losses();
+        let mut repaired = Vec::new();
         let mut placed = self.placed(bad)?;
         let mut containers: HashSet<(ContainerKind, ContainerId)> = HashSet::new();
         containers.extend(bad.iter().map(|copy| (copy.kind, copy.container)));
         if containers.is_empty() {
-            return Ok(placed);
+            return Ok(Quarantined { lost: placed, repaired });
         }
         let _pass = self.begin_change()?;
         if placed.iter().any(|copy| copy.kind == ContainerKind::Recipe) {
@@ -55,9 +68,17 @@ impl Core {
         }
         // Hints may name bad garbage, too.
         let ids: Vec<ContainerId> = containers.iter().map(|(_, container)| *container).collect();
-        self.namespace.note_damage(&ids, !placed.is_empty())?;
+        let has_nodes = bad.iter().any(|copy| copy.kind == ContainerKind::Recipe);
+        self.namespace.note_damage(&ids, !has_nodes && !placed.is_empty())?;
         self.stores.data.set_damaged(&ids);
         self.stores.recipes.set_damaged(&ids);
+        if has_nodes {
+            repaired = self.repair_nodes(bad)?;
+            placed = self.placed(&placed)?;
+            if !placed.is_empty() {
+                self.namespace.note_damage(&ids, true)?;
+            }
+        }
         let mut outcome = Ok(());
         placed.retain(|copy| {
             outcome.is_ok()
@@ -67,12 +88,11 @@ impl Core {
                 })
         });
         outcome?;
-        if placed.is_empty() {
-            return Ok(placed);
+        if !placed.is_empty() {
+            self.dedup.barrier();
+            self.committer.settle()?;
         }
-        self.dedup.barrier();
-        self.committer.settle()?;
-        Ok(placed)
+        Ok(Quarantined { lost: placed, repaired })
     }
 
     /// Records that these containers have damage: reclaiming empties them.

@@ -281,7 +281,10 @@ impl Run<'_> {
                 }
             }
         } else {
-            self.core.quarantine(&bad)?.into_iter().for_each(|copy| self.count(copy));
+            let found = self.core.quarantine(&bad)?;
+            found.lost.into_iter().for_each(|copy| self.count(copy));
+            self.reached.bad += found.repaired.len() as u64;
+            self.report.repaired_nodes += found.repaired.len() as u64;
             let damaged = std::mem::take(&mut self.damaged);
             self.core.note_damaged(&damaged)?;
         }

@@ -85,7 +85,7 @@ fn look_at_suspects(core: &Weak<Core>, to_look_at: &Receiver<Suspect>, stopped: 
 }
 
 impl Core {
-    /// Inspects a closed container and quarantines its bad copies; returns their number.
+    /// Inspects a closed container and repairs or quarantines its bad copies; returns the number of those that are lost.
     pub(crate) fn look_through(&self, suspect: Suspect) -> Result<usize> {
         let Suspect { kind, container } = suspect;
         let store = if kind == ContainerKind::Data { &self.stores.data } else { &self.stores.recipes };
@@ -104,6 +104,6 @@ impl Core {
         if let Some(sound) = inspection.sound_of_unknown {
             bad.extend(self.misplaced(&HashMap::from([(container, sound)]))?);
         }
-        Ok(self.quarantine(&bad)?.len())
+        Ok(self.quarantine(&bad)?.lost.len())
     }
 }

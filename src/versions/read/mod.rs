@@ -137,7 +137,8 @@ impl<'a> FrozenTree<'a> {
         }
     }
 
-    /// Returns at most `limit` entries of a directory from the row `from` on, in the order of names.
+    /// Returns at most `limit` entries of a directory from the row `from` on, in the order of names. Entries before
+    /// damage are returned; the call that begins at the damage gets the error.
     ///
     /// # Errors
     /// `NotDirectory`, `Corrupt`, I/O errors.
@@ -145,9 +146,15 @@ impl<'a> FrozenTree<'a> {
         let place = place(directory)?;
         let mut entries = Vec::new();
         while (entries.len() as u64) < limit as u64 && from + (entries.len() as u64) < place.directory.rows() {
-            let rows = Rows::from_row(self.nodes, &place.directory, from + entries.len() as u64)?;
+            let rows = match Rows::from_row(self.nodes, &place.directory, from + entries.len() as u64) {
+                Err(_) if !entries.is_empty() => return Ok(entries),
+                rows => rows?,
+            };
             for row in rows.into_iter().take(limit - entries.len()) {
-                entries.push(self.found(&place, row)?);
+                match self.found(&place, row) {
+                    Err(_) if !entries.is_empty() => return Ok(entries),
+                    found => entries.push(found?),
+                }
             }
         }
         Ok(entries)

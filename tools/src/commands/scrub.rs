@@ -104,7 +104,7 @@ fn code(result: &ScrubReport) -> u8 {
     let is_renewed = result.export.as_ref().is_some_and(|export| export.renewed);
     let found = match result.is_clean() && !result.is_export_bad() && !result.counts_in_doubt {
         false => exit::FSCK_UNCORRECTED,
-        true if is_renewed => exit::FSCK_CORRECTED,
+        true if is_renewed || result.repaired_nodes > 0 => exit::FSCK_CORRECTED,
         true => exit::OK,
     };
     if result.finished { found } else { found | exit::FSCK_ENDED_EARLY }

@@ -96,6 +96,13 @@ pub(crate) fn scrub(report: &ScrubReport) -> String {
         let (chunks, nodes) = (report.bad_chunks, report.bad_nodes);
         let _ = writeln!(text, "found bad and quarantined: {chunks} chunks, {nodes} recipe nodes");
     }
+    if report.repaired_nodes > 0 {
+        let nodes = report.repaired_nodes;
+        let _ = writeln!(
+            text,
+            "repaired: {nodes} recipe nodes were bad, and were stored again from their copies on the data root"
+        );
+    }
     if !report.finished {
         let by = if report.unmounted { " by the unmount" } else { "" };
         let _ = writeln!(text, "stopped{by}: the next scrub goes on here");
@@ -179,7 +186,13 @@ pub(super) fn affected(text: &mut String, affected: &AffectedFiles) {
             names => format!(" and {} more names", names - 1),
         };
         let ranges: Vec<String> = file.ranges.iter().map(|(from, len)| format!("{from}+{len}")).collect();
-        let _ = writeln!(text, "affected: {name}{links}: {} bytes at {}", file.lost_bytes, ranges.join(" "));
+        let _ = match (file.lost_entries, file.lost_bytes) {
+            (0, 0) => writeln!(text, "affected: {name}{links}: its extended attributes are lost"),
+            (0, lost) => writeln!(text, "affected: {name}{links}: {lost} bytes at {}", ranges.join(" ")),
+            (u64::MAX, _) => writeln!(text, "affected: all entries of {name} are lost"),
+            (1, _) => writeln!(text, "affected: 1 entry of {name} is lost"),
+            (lost, _) => writeln!(text, "affected: {lost} entries of {name} are lost"),
+        };
     }
     let untold = affected.file_count.saturating_sub(FILES_TOLD_MAX as u64);
     if untold > 0 {
@@ -248,6 +261,32 @@ mod tests {
             "{}",
             scrub_status(&status)
         );
+    }
+
+    #[test]
+    fn lost_entries_of_versions_are_told_in_words() {
+        let affected_of = |lost_entries, lost_bytes, ranges: &[(u64, u64)]| {
+            let paths = vec!["web1/2026-11-01/etc".to_owned()];
+            let ranges = ranges.to_vec();
+            let file = dedupfs::check::AffectedFile { ino: 5, paths, ranges, lost_bytes, lost_entries };
+            let mut text = String::new();
+            affected(&mut text, &AffectedFiles { files: vec![file], file_count: 1 });
+            text
+        };
+        let path = "\"web1/2026-11-01/etc\"";
+        assert_eq!(affected_of(12, 0, &[]), format!("affected: 12 entries of {path} are lost\n"));
+        assert_eq!(affected_of(1, 0, &[]), format!("affected: 1 entry of {path} is lost\n"));
+        assert_eq!(affected_of(u64::MAX, 0, &[]), format!("affected: all entries of {path} are lost\n"));
+        assert_eq!(affected_of(0, 0, &[]), format!("affected: {path}: its extended attributes are lost\n"));
+        assert_eq!(affected_of(0, 9, &[(4, 9)]), format!("affected: {path}: 9 bytes at 4+9\n"));
+    }
+
+    #[test]
+    fn repaired_nodes_are_told_and_are_no_loss() {
+        let report = ScrubReport { finished: true, repaired_nodes: 3, ..ScrubReport::default() };
+        let text = scrub(&report);
+        assert!(text.contains("repaired: 3 recipe nodes were bad") && text.ends_with("sound\n"), "{text}");
+        assert!(scrub_json(&report, None).unwrap().contains("\"repaired_nodes\": 3"));
     }
 
     #[test]

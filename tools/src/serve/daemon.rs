@@ -149,7 +149,8 @@ impl Daemon {
         let report = self.pool.scrub(options, progress)?;
         let (bad, files) = (report.bad_chunks + report.bad_nodes, report.affected.file_count);
         let lost = report.lost_chunks + report.lost_nodes;
-        tracing::info!(finished = report.finished, containers = report.containers, bad, lost, files, "scrubbed");
+        let (finished, containers, repaired) = (report.finished, report.containers, report.repaired_nodes);
+        tracing::info!(finished, containers, bad, repaired, lost, files, "scrubbed");
         Ok(report)
     }
 

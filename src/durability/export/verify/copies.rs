@@ -1,14 +1,16 @@
 //! Compares the copies of recipe containers on the data root with the containers.
 //!
-//! Where the two differ, the checksums of their frames show which one is as written: a sound copy is never replaced by a damaged
-//! container.
+//! Where the two differ, the checksums of their frames and the fingerprints of their nodes show which one is as it should be: a sound
+//! copy is never replaced by a damaged container. Checksums alone do not show it: memory may have gone bad before they were made.
 
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_store::container::{decode_region, decode_toc, scan_table};
+use dedupfs_content::Fingerprinter;
+use dedupfs_store::container::{DecodedRegion, decode_region, decode_toc, scan_table};
 use dedupfs_store::device::{DeviceFile, OpenMode};
-use dedupfs_store::{ContainerKind, ContainerRecord, PoolId};
+use dedupfs_store::node::Node;
+use dedupfs_store::{ContainerKind, ContainerRecord};
 
 use super::{CopyDepth, ExportCheck, Pacer};
 use crate::durability::export::{Exporter, mirror};
@@ -105,16 +107,17 @@ impl Copy<'_> {
     }
 
     fn is_copy_sound(&self) -> bool {
-        is_sound(&self.exporter.pool, self.record, &|offset, len| self.read_copy(offset, len).ok())
+        is_sound(self.exporter, self.record, &|offset, len| self.read_copy(offset, len).ok())
     }
 
     fn is_own_sound(&self) -> bool {
-        is_sound(&self.exporter.pool, self.record, &|offset, len| self.read_own(offset, len).ok())
+        is_sound(self.exporter, self.record, &|offset, len| self.read_own(offset, len).ok())
     }
 }
 
-/// Whether every frame of a container is as written.
-fn is_sound(pool: &PoolId, record: &ContainerRecord, read: &dyn Fn(u32, u32) -> Option<Vec<u8>>) -> bool {
+/// Whether every frame of a container is as written, and every node has its fingerprint.
+fn is_sound(exporter: &Exporter, record: &ContainerRecord, read: &dyn Fn(u32, u32) -> Option<Vec<u8>>) -> bool {
+    let pool = &exporter.pool;
     let Some(bytes) = read(0, record.used_bytes) else { return false };
     let slice = |offset: u64, len: u64| {
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -125,11 +128,21 @@ fn is_sound(pool: &PoolId, record: &ContainerRecord, read: &dyn Fn(u32, u32) -> 
     let scanned = scan_table(pool, record.id, ContainerKind::Recipe, record.used_bytes.into(), &mut give);
     let Ok(scanned) = scanned else { return false };
     let is_region_sound = |region: &dedupfs_store::container::RegionPlace| {
-        decode_region(pool, record.id, slice(region.offset_bytes.into(), region.frame_bytes.into())).is_ok()
+        decode_region(pool, record.id, slice(region.offset_bytes.into(), region.frame_bytes.into()))
+            .is_ok_and(|region| are_nodes_sound(&exporter.fingerprinter, &region))
     };
     // A table written after the export is not in the copy.
     let toc = record.toc.filter(|(offset, len)| offset.saturating_add(*len) <= record.used_bytes);
     let is_toc_sound =
         toc.is_none_or(|(offset, len)| decode_toc(pool, record.id, slice(offset.into(), len.into())).is_ok());
     scanned.damage.is_none() && is_toc_sound && scanned.table.regions.iter().all(is_region_sound)
+}
+
+fn are_nodes_sound(fingerprinter: &Fingerprinter, region: &DecodedRegion) -> bool {
+    let mut rest = region.raw.as_slice();
+    region.entries.iter().all(|entry| {
+        let (bytes, behind) = rest.split_at_checked(entry.len_bytes as usize).unwrap_or_default();
+        rest = behind;
+        Node::decode(bytes).is_ok_and(|node| fingerprinter.of(&node.identity_bytes()) == entry.fingerprint)
+    })
 }

@@ -128,7 +128,9 @@ impl BaseDirectory {
 fn last_in(core: &Core, directory: Ino, origin: &Origin) -> Result<Option<Ino>> {
     core.committer.commit()?;
     let versions = list(&core.namespace.committed()?, Some(directory))?;
-    let is_of = |version: &&crate::versions::list::VersionInfo| !version.incomplete && version.is_of(origin);
+    let is_of = |version: &&crate::versions::list::VersionInfo| {
+        !version.incomplete && version.damaged.is_none() && version.is_of(origin)
+    };
     Ok(versions.iter().rev().find(is_of).map(|version| version.ino))
 }
 
