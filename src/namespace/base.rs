@@ -341,6 +341,11 @@ impl Store {
         if self.session.is_failed() {
             self.session.fence();
         }
+        // redb reads pages while it closes, and asserts on them. A panic within a panic would end the process, and pages
+        // that are not verified may be nonsense. Everything durable is on the disk without closing, too.
+        if !self.file.is_verified() {
+            std::mem::forget(self.database.take());
+        }
         self.database = None;
     }
 

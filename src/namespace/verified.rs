@@ -86,7 +86,7 @@ impl VerifiedFile {
 
     /// Writes the checksums of the blocks to be synced. A failure is a write error: it loses nothing.
     pub(super) fn prepare_sync(&self) -> Result<()> {
-        if self.is_on() { self.sums.lock().write_changes() } else { Ok(()) }
+        if self.is_verified() { self.sums.lock().write_changes() } else { Ok(()) }
     }
 
     /// Stops verifying until [`learn`](Self::learn).
@@ -94,7 +94,8 @@ impl VerifiedFile {
         self.is_on.store(false, std::sync::atomic::Ordering::Release);
     }
 
-    fn is_on(&self) -> bool {
+    /// Whether what is read is verified.
+    pub(super) fn is_verified(&self) -> bool {
         self.is_on.load(std::sync::atomic::Ordering::Acquire)
     }
 }
@@ -108,7 +109,7 @@ fn blocks(offset: u64, len: usize) -> Option<(u64, usize)> {
 impl DeviceFile for VerifiedFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let found = self.file.read_at(buffer, offset)?;
-        if self.is_on()
+        if self.is_verified()
             && let Some((first, count)) = blocks(offset, buffer.len())
             && found == buffer.len()
         {
@@ -119,7 +120,7 @@ impl DeviceFile for VerifiedFile {
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
         let outcome = self.file.write_at(buffer, offset);
-        if self.is_on() {
+        if self.is_verified() {
             match blocks(offset, buffer.len()) {
                 Some((first, count)) => {
                     self.sums.lock().note(first, count, outcome.is_ok().then_some(buffer));
@@ -143,7 +144,7 @@ impl DeviceFile for VerifiedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        if !self.is_on() {
+        if !self.is_verified() {
             return self.file.sync();
         }
         let mut sums = self.sums.lock();
@@ -170,7 +171,7 @@ impl DeviceFile for VerifiedFile {
 
     fn set_len(&self, len_bytes: u64) -> Result<()> {
         self.file.set_len(len_bytes)?;
-        if self.is_on() {
+        if self.is_verified() {
             self.sums.lock().cut(len_bytes.div_ceil(BLOCK_BYTES as u64));
         }
         Ok(())
