@@ -23,6 +23,14 @@ pub(super) fn kind_of(directory: impl AsFd) -> Option<&'static str> {
     })
 }
 
+/// The problem that is told of a pseudo filesystem in a tree.
+pub(super) fn told(kind: &str) -> String {
+    format!(
+        "a pseudo filesystem ({kind}): its files are views of the kernel, copied as they were read, if at all; \
+         --one-file-system leaves it out"
+    )
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -35,12 +43,4 @@ mod tests {
         assert_eq!(kind_of(File::open("/proc").unwrap()), Some("proc"));
         assert_eq!(kind_of(tempfile::tempfile().unwrap()), None);
     }
-}
-
-/// The problem that is told of a pseudo filesystem in a tree.
-pub(super) fn told(kind: &str) -> String {
-    format!(
-        "a pseudo filesystem ({kind}): its files are views of the kernel, copied as they were read, if at all; \
-         --one-file-system leaves it out"
-    )
 }

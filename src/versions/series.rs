@@ -57,6 +57,7 @@ impl SeriesRecord {
 }
 
 #[cfg(test)]
+#[expect(clippy::expect_used, clippy::indexing_slicing, reason = "tests")]
 mod tests {
     use super::super::retention::Count;
     use super::*;

@@ -36,8 +36,11 @@ fn add(namespace: &Namespace, parent: Ino, name: &str, number: u8) -> Inode {
     namespace.add_version(parent, name.as_bytes(), &version(number), at(9)).unwrap()
 }
 
-/// Number, generation, root and record of each version, by its path's last name.
-fn picture(namespace: &Namespace) -> Vec<(Vec<u8>, Ino, u32, Root, Option<Vec<u8>>)> {
+/// Name, inode number, links, root and record of each entry.
+type Picture = Vec<(Vec<u8>, Ino, u32, Root, Option<Vec<u8>>)>;
+
+/// Returns the versions, by name.
+fn picture(namespace: &Namespace) -> Picture {
     let mut versions = Vec::new();
     let mut visit = |_: Ino, name: &[u8], ino: Ino, _: FileKind| {
         if is_frozen(ino) {
@@ -139,7 +142,7 @@ fn versions_are_renamed_and_exchanged_and_never_replaced() {
     fails("NotEmpty", namespace.remove_directory(live, b"moved", at(9)));
     namespace.save().unwrap();
     namespace.assert_sound();
-    let without_names = |picture: Vec<(Vec<u8>, Ino, u32, Root, Option<Vec<u8>>)>| {
+    let without_names = |picture: Picture| {
         let mut rest: Vec<_> =
             picture.into_iter().map(|(_, ino, generation, root, record)| (ino, generation, root, record)).collect();
         rest.sort_by_key(|(ino, ..)| *ino);

@@ -170,7 +170,7 @@ fn what_cannot_be_read_is_told_and_the_rest_is_there() {
         fs::write(at(&format!("{name}/file")), name).expect("writes");
     }
     symlink("nowhere", at("d")).expect("links");
-    fs::set_permissions(at("b/file"), fs::Permissions::from_mode(0)).expect("changes");
+    fs::set_permissions(at("b/file"), fs::Permissions::from_mode(0o000)).expect("changes");
     let device = formatted();
     let pool = open(&device);
     let report = put(&pool, top.path(), "v");

@@ -153,7 +153,7 @@ fn the_plan_of_a_reclaiming_after_a_removal_is_what_it_does() {
     pool.service().remove_tree(ROOT_INO, b"live").expect("removes");
     ["v2", "v3"].iter().for_each(|name| forget(&pool, ROOT_INO, name));
     let options = ReclaimOptions { leave_percent: 0, ..ReclaimOptions::below(100) };
-    let planned = pool.reclaim(&ReclaimOptions { dry_run: true, ..options.clone() }, &NoProgress).expect("plans");
+    let planned = pool.reclaim(&ReclaimOptions { dry_run: true, ..options }, &NoProgress).expect("plans");
     let v1 = tree(&pool, find(&pool, "v1"));
     let done = pool.reclaim(&options, &NoProgress).expect("reclaims");
     assert_eq!(planned.nodes_freed, done.nodes_freed);

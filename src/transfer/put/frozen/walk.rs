@@ -45,7 +45,7 @@ impl Freezing<'_> {
             return self.tally.note_top(Err(Trouble::One("it is the pool itself".to_owned())), name);
         }
         let mut space = XattrSpace::default();
-        let base = self.from_base(|base| base.top().map(Some));
+        let base = self.ask_base(|base| base.top().map(Some));
         let top = self.level(self.opened(name.to_owned(), from, stat, None), base, &mut space);
         tell(Step::Begin(name.to_owned()));
         let mut levels = vec![top];
@@ -63,7 +63,7 @@ impl Freezing<'_> {
             match self.enter(&level.directory, &name) {
                 Ok(directory) => {
                     let within = level.base.as_mut();
-                    let base = within.and_then(|within| self.from_base(|base| base.enter(within, name.to_bytes())));
+                    let base = within.and_then(|within| self.ask_base(|base| base.enter(within, name.to_bytes())));
                     let level = self.level(directory, base, &mut space);
                     tell(Step::Begin(name));
                     levels.push(level);
@@ -92,7 +92,7 @@ impl Freezing<'_> {
             };
             let bases = match &mut level.base {
                 Some(within) => {
-                    names.iter().map(|name| self.from_base(|base| base.entry(within, name.to_bytes()))).collect()
+                    names.iter().map(|name| self.ask_base(|base| base.entry(within, name.to_bytes()))).collect()
                 }
                 None => Vec::new(),
             };
@@ -108,7 +108,7 @@ impl Freezing<'_> {
     }
 
     /// Asks the base, unless it was given up.
-    fn from_base<T>(&self, ask: impl FnOnce(&Base<'_>) -> Result<Option<T>>) -> Option<T> {
+    fn ask_base<T>(&self, ask: impl FnOnce(&Base<'_>) -> Result<Option<T>>) -> Option<T> {
         let base = self.base.as_ref()?;
         if self.given_up.lock().is_some() {
             return None;
