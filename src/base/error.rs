@@ -105,6 +105,12 @@ pub enum EngineError {
     /// The change of names leads across the border of a version.
     #[error("a version is a filesystem of its own: copy instead of moving or linking")]
     OtherFilesystem,
+    /// A release without versions made the pool, and can still open it.
+    #[error(
+        "a release without versions made this pool: `dedupfs series set MNT/DIR` with rules lets it have versions, and that release \
+         refuses it then"
+    )]
+    NoVersions,
     /// A version is kept until a time, in seconds since 1970.
     #[error("the version is locked until {0} seconds after 1970")]
     LockedUntil(i64),

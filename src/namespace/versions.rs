@@ -85,6 +85,14 @@ impl Namespace {
         self.has_versions.load(Ordering::Relaxed)
     }
 
+    /// Checks that the pool may have versions.
+    ///
+    /// # Errors
+    /// `NoVersions`.
+    pub fn check_versions(&self) -> Result<()> {
+        if self.has_versions() { Ok(()) } else { Err(EngineError::NoVersions) }
+    }
+
     /// Lets the pool have versions, durably. Call it before a tree node is logged (I-8).
     ///
     /// # Errors

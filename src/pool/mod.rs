@@ -28,6 +28,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dedupfs_namespace::is_frozen;
 use dedupfs_service::Ino;
 use dedupfs_store::device::PoolLock;
 use dedupfs_sync::Mutex;
@@ -117,6 +118,8 @@ impl Pool {
     /// # Errors
     /// As `transfer::get` says.
     pub fn get(&self, ino: Ino, to: (OwnedFd, &[u8]), progress: &dyn Progress) -> transfer::Result<TransferReport> {
+        // Also a version that is forgotten meanwhile is copied to its end.
+        let _held = is_frozen(ino).then(|| self.service.hold_version(ino));
         transfer::get(&self.service, ino, to, progress)
     }
 

@@ -43,7 +43,7 @@ impl Pool {
             return Err(EngineError::HoldsVersion("the source".to_owned()));
         }
         let _pass = core.begin_change()?;
-        core.namespace.allow_versions()?;
+        core.namespace.check_versions()?;
         // The kernel caches names, and is not told of the new one. It must know nothing of this directory until then.
         let has_mark = core.namespace.xattr(into, WORK_MARK)?.is_some();
         let _hidden = has_mark.then(|| self.service.hide(into)).transpose()?;

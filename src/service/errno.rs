@@ -22,7 +22,7 @@ pub(crate) fn errno(error: &EngineError) -> Errno {
         EngineError::FileTooLarge => Errno::EFBIG,
         EngineError::NotPermitted | EngineError::LockedUntil(_) => Errno::EPERM,
         EngineError::NotAllowed => Errno::EACCES,
-        EngineError::NotSupported => Errno::EOPNOTSUPP,
+        EngineError::NotSupported | EngineError::NoVersions => Errno::EOPNOTSUPP,
         EngineError::Invalid(_) | EngineError::HoldsVersion(_) => Errno::EINVAL,
         EngineError::BeyondEnd => Errno::ENXIO,
         EngineError::OtherFilesystem => Errno::EXDEV,

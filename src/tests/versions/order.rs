@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::retention::Rules;
 use dedupfs::{EngineError, NoProgress, Origin, Pool, Progress};
 use dedupfs_service::{Errno, FileService, ROOT_INO};
 use dedupfs_store::StoreError;
@@ -40,7 +41,7 @@ impl Progress for Losses<'_> {
 }
 
 /// An older release that counted a pool with tree nodes would free what they name. So the flag that it refuses is
-/// durable before the first of them is. The canary of this order: `allow_versions` behind the building of the tree.
+/// durable before the first of them is.
 #[test]
 fn a_snapshot_that_a_power_loss_ends_leaves_a_pool_that_older_releases_refuse_and_only_garbage() {
     let device = MemoryDevice::new();
@@ -51,6 +52,9 @@ fn a_snapshot_that_a_power_loss_ends_leaves_a_pool_that_older_releases_refuse_an
     pool.sync().expect("syncs");
     // As a release without versions made it.
     pool.core().namespace.force_no_versions();
+    let refused = pool.snapshot(live, (ROOT_INO, b"v"), &Origin::default(), &NoProgress).expect_err("has no versions");
+    assert!(matches!(refused, EngineError::NoVersions), "{refused}");
+    pool.set_series(ROOT_INO, Some(Rules { keep_none: true, ..Rules::default() })).expect("lets it have versions");
     let before = tree(&pool, live);
     let nodes = |pool: &Pool| {
         pool.core().committer.commit().expect("commits");

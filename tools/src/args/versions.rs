@@ -174,6 +174,8 @@ pub(crate) enum SeriesCommand {
 }
 
 /// Gives a directory rules in place of those that it has: `dedupfs series set MNT/web1 --keep-daily 7 --keep-weekly 4`.
+///
+/// Lets a pool of a release without versions have some; that release refuses the pool from then on.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct SeriesSetArgs {

@@ -79,7 +79,7 @@ impl From<&EngineError> for FailureKind {
         match error {
             EngineError::Store(error) => error.into(),
             EngineError::NoSpace | EngineError::OutOfSpace(_) => Self::NoSpace,
-            EngineError::Invalid(_) | EngineError::HoldsVersion(_) => Self::Usage,
+            EngineError::Invalid(_) | EngineError::HoldsVersion(_) | EngineError::NoVersions => Self::Usage,
             EngineError::CountsInDoubt => Self::Damaged,
             EngineError::Ended(_) => Self::Ended,
             _ => Self::Failed,

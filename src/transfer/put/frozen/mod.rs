@@ -115,7 +115,7 @@ pub(crate) fn put_version(
     let c_name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
     let begun = Instant::now();
     drop(core.begin_change()?);
-    core.namespace.allow_versions()?;
+    core.namespace.check_versions()?;
     let stored_before = core.dedup.stats().bytes_stored;
     let (base, without_base) = match Base::open(core, service, version.base, &version.origin) {
         Ok(base) => (Some(base), None),

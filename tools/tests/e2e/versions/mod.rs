@@ -4,6 +4,7 @@ mod clients;
 mod forgetting;
 mod interrupted;
 mod pruning;
+mod put;
 mod refused;
 
 use std::fs;

@@ -1,0 +1,121 @@
+//! Versions that `dedupfs put` makes.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use dedupfs::transfer::TransferReport;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{forget, listed, names};
+use crate::command::{DEDUPFS, GC, Ran, STATS, Tool};
+use crate::compare::assert_same_content;
+use crate::files::Plan;
+use crate::random::{Random, seed};
+use crate::site::Site;
+
+const FILES: usize = 3000;
+const ROUNDS: u64 = 16;
+/// Longer than a put of so many files takes.
+const LONGEST_MICROS: u64 = 400_000;
+
+fn put(options: &[&str], from: &Path, to: &Path) -> Ran {
+    Tool::new(DEDUPFS).args(["put", "--json"]).args(options).args([from, to]).run()
+}
+
+#[track_caller]
+fn report(ran: Ran) -> TransferReport {
+    serde_json::from_str(&ran.expect(0, &[]).text()).unwrap()
+}
+
+fn begin(from: &Path, to: &Path) -> Child {
+    let mut command = Command::new(DEDUPFS);
+    command.arg("put").args([from, to]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.spawn().unwrap()
+}
+
+#[test]
+fn backups_of_a_changing_tree_are_what_the_tree_was() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (source, series) = (site.base.join("source"), site.mnt.join("web1"));
+    fs::create_dir(&series).unwrap();
+    Plan::new(3, 500, 20_000).make(&source);
+    let versions = ["v1", "v2", "v3"].map(|name| series.join(name));
+    for (number, version) in versions.iter().enumerate() {
+        fs::write(source.join("changes"), format!("{number}").repeat(5000)).unwrap();
+        fs::write(source.join(format!("new-{number}")), format!("{number}")).unwrap();
+        let made = report(put(&[], &source, version)).version.expect("is a version");
+        // The files were made within the last minute, so all are read.
+        assert_eq!(made.taken_over, 0);
+        assert_eq!(made.without_base.is_some(), number == 0, "{:?}", made.without_base);
+        assert_same_content(&source, version);
+    }
+    let base = versions[0].to_str().unwrap();
+    let again = series.join("again");
+    let made = report(put(&["--base", base, "--verify", "full"], &source, &again)).version.expect("is a version");
+    let reread = report(put(&["--reread"], &source, &series.join("reread"))).version.expect("is a version");
+    assert_eq!((made.fingerprint, reread.base), (reread.fingerprint.clone(), None));
+    assert_eq!(listed(&series), ["v1", "v2", "v3", "again", "reread"]);
+    put(&["--base", source.to_str().unwrap()], &source, &series.join("no")).expect(2, &["is no version"]);
+    put(&["--live", "--reread"], &source, &series.join("no")).expect(2, &["cannot be used"]);
+    put(&["--verify", "101"], &source, &series.join("no")).expect(2, &["percentage"]);
+    // What a removal would free, and a live tree of a version.
+    let told = Tool::new(STATS).arg("--would-free").args(&versions).run();
+    assert!(told.expect(0, &["chunks", "nodes"]).text().contains("before compression"));
+    let thawed = series.join("thawed");
+    Tool::new(DEDUPFS).arg("thaw").args([&versions[0], &thawed]).run().expect(0, &["live"]);
+    assert_same_content(&versions[0], &thawed);
+    fs::write(thawed.join("changes"), "by hand").unwrap();
+    assert!(fs::write(versions[0].join("changes"), "by hand").is_err());
+    Tool::new(DEDUPFS).arg("thaw").args([&source, &series.join("no")]).run().expect(2, &["is no version"]);
+    site.remount();
+    assert_same_content(&source, &versions[2]);
+    assert_same_content(&source, &again);
+    forget(&[&versions[0], &versions[1], &again]).expect(0, &[]);
+    Tool::new(GC).arg(&site.mnt).ok();
+    assert_same_content(&source, &versions[2]);
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn a_killed_put_leaves_a_whole_version_or_nothing() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (source, series) = (site.base.join("source"), site.mnt.join("series"));
+    fs::create_dir(&series).unwrap();
+    Plan::new(5, FILES, 9000).make(&source);
+    let mut random = Random::new(seed(72));
+    for round in 0..ROUNDS {
+        let version = series.join(format!("v{round}"));
+        let mut child = begin(&source, &version);
+        std::thread::sleep(Duration::from_micros(random.below(LONGEST_MICROS)));
+        let signal = if round % 2 == 0 { Signal::KILL } else { Signal::INT };
+        // It may have ended already.
+        let _ = kill_process(Pid::from_child(&child), signal);
+        let code = child.wait().unwrap().code();
+        let is_there = version.exists();
+        assert!(is_there || code != Some(0), "it said that the version is there");
+        assert_eq!(listed(&series).contains(&format!("v{round}")), is_there);
+        if is_there {
+            assert_same_content(&source, &version);
+            forget(&[&version]).expect(0, &[]);
+        }
+    }
+    // The daemon is killed as well.
+    let mut child = begin(&source, &series.join("last"));
+    std::thread::sleep(Duration::from_millis(60));
+    site.kill_daemon();
+    site.mount();
+    child.wait().unwrap();
+    let last = series.join("last");
+    if last.exists() {
+        assert_same_content(&source, &last);
+        forget(&[&last]).expect(0, &[]);
+    }
+    put(&[], &source, &series.join("whole")).expect(0, &[]);
+    assert_same_content(&source, &series.join("whole"));
+    assert_eq!(names(&series), ["whole"], "what was interrupted is removed by the next put");
+    site.umount();
+    site.assert_clean();
+}
