@@ -2,7 +2,7 @@
 //! the time zone.
 //!
 //! 1. [`Rules`] say what to keep, in the words of restic's `forget`. They are stored in the record of a series.
-//! 2. [`decide`] gives each version a [`Decision`] with all its [`Reason`]s.
+//! 2. [`decide()`] gives each version a [`Decision`] with all its [`Reason`]s.
 //! 3. [`removable_for_space`] lists the kept versions that may go too, for [`Rules::free_until`].
 //!
 //! Invariants, for any rules and any clock:

@@ -61,7 +61,7 @@ pub struct Rules {
     pub keep_within: Option<Span>,
     /// After the other rules: remove the oldest kept versions until the used space of the disk is at most this share.
     ///
-    /// restic has no such rule. [`decide`](super::decide) does not look at it, because removing one version frees an amount
+    /// restic has no such rule. [`decide`](super::decide()) does not look at it, because removing one version frees an amount
     /// that only the pool knows: the caller removes the versions of [`removable_for_space`](super::removable_for_space) one
     /// by one, and stops as soon as [`Percent::covers`] holds. Alone it keeps everything that there is space for.
     pub free_until: Option<Percent>,
@@ -73,7 +73,7 @@ pub struct Rules {
 
 impl Rules {
     /// Whether the rules would keep nothing, `free_until` and `keep_none` aside. The caller refuses them unless one of these
-    /// two is given. [`decide`](super::decide) keeps everything then, unless `keep_none` is set.
+    /// two is given. [`decide`](super::decide()) keeps everything then, unless `keep_none` is set.
     pub fn is_empty(&self) -> bool {
         self.keep_within.is_none() && self.counts().into_iter().flatten().all(|count| count == Count::new(0))
     }
