@@ -3,18 +3,21 @@
 use std::time::Duration;
 
 use dedupfs_content::StreamId;
-use dedupfs_namespace::{VERSION_RECORD, is_frozen};
+use dedupfs_namespace::{VERSION_RECORD, is_frozen, version_of};
 use dedupfs_service::Ino;
 use dedupfs_store::StoreError;
 use dedupfs_sync::clock::Instant;
 
 use super::Pool;
 use crate::progress::Progress;
-use crate::service::now;
+use crate::service::{HeldVersion, now};
 use crate::transfer::{ThawReport, thaw};
 use crate::upkeep::would_free::{WouldFree, would_free};
+use crate::versions::history::{HistoryRow, HistoryState, add, state_of};
 use crate::versions::list::{VersionInfo, list};
 use crate::versions::name::{Making, Origin, VersionReport, name_version};
+use crate::versions::read::FrozenTree;
+use crate::versions::read::difference::{CHANGES_AT_ONCE, DifferencePage, difference};
 use crate::versions::record::VersionRecord;
 use crate::versions::snapshot::Snapshot;
 use crate::versions::work::{WORK_MARK, is_work};
@@ -90,6 +93,48 @@ impl Pool {
     pub fn would_free(&self, inos: &[Ino], progress: &dyn Progress) -> Result<WouldFree> {
         self.core.committer.settle()?;
         would_free(&self.core, inos, progress)
+    }
+
+    /// Returns a page of the difference of two frozen directories. `resume` is empty, or the `next` of the page before.
+    ///
+    /// # Errors
+    /// Not both are directories in versions; `resume` is no place in them; the work was ended; damage above them.
+    pub fn difference(&self, directories: [Ino; 2], resume: &[u8], progress: &dyn Progress) -> Result<DifferencePage> {
+        let [(tree, _held), (other, _held_too)] =
+            [self.frozen_tree(directories[0])?, self.frozen_tree(directories[1])?];
+        let [before, after] = [tree.find(directories[0])?.entry, other.find(directories[1])?.entry];
+        difference(self.core.dedup.nodes(), [&before, &after], resume, CHANGES_AT_ONCE, &|| progress.is_cancelled())
+    }
+
+    /// Returns what became of a path in the versions of a directory, in the order of their completion. Versions with the
+    /// same content there share a row. `path` leads from the top of each version; symbolic links are not followed.
+    ///
+    /// # Errors
+    /// As [`versions`](Self::versions); the work was ended.
+    pub fn history(&self, directory: Ino, path: &[u8], progress: &dyn Progress) -> Result<Vec<HistoryRow>> {
+        let mut rows = Vec::new();
+        for version in self.versions(Some(directory))? {
+            if progress.is_cancelled() {
+                return Err(EngineError::Ended("the history"));
+            }
+            let state = match self.frozen_tree(version.ino).and_then(|(tree, _held)| Ok(state_of(tree.walk(path)?))) {
+                Ok(state) => state,
+                Err(EngineError::NotFound | EngineError::NotDirectory) => HistoryState::Absent,
+                Err(error) => HistoryState::Unreadable(error.to_string()),
+            };
+            add(&mut rows, &version, state);
+        }
+        Ok(rows)
+    }
+
+    /// Opens the tree in which an inode lies.
+    fn frozen_tree(&self, ino: Ino) -> Result<(FrozenTree<'_>, HeldVersion<'_>)> {
+        if !is_frozen(ino) {
+            return Err(EngineError::Invalid("this is no version"));
+        }
+        let held = self.service.hold_version(ino);
+        let version = self.core.namespace.inode_shared(version_of(ino))?.ok_or(EngineError::NotFound)?;
+        Ok((FrozenTree::open(self.core.dedup.nodes(), version.ino, &version.root)?, held))
     }
 
     /// Makes a live tree of a version, or of a directory in one; see `transfer::thaw`.

@@ -13,7 +13,6 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
-use super::frozen::check_live;
 use super::open_files::{Live, OpenFile, OpenHandle};
 use super::{Service, now, protection};
 
@@ -32,7 +31,7 @@ impl Service {
             _ => return Err(EngineError::Invalid("only regular files are opened here")),
         }
         if how.write || how.truncate {
-            check_live(ino)?;
+            self.check_live(ino)?;
         }
         protection::check_open(&inode, how)?;
         let _pass = (how.write || how.truncate).then(|| self.core.begin_change()).transpose()?;

@@ -45,11 +45,6 @@ pub(super) fn cache() -> FoundCache {
     weighing((CACHE_BYTES / 512) as usize, CACHE_BYTES, FoundWeighter)
 }
 
-/// Refuses a change of a frozen inode.
-pub(super) fn check_live(ino: Ino) -> Result<()> {
-    if is_frozen(ino) { Err(ReadOnly::Frozen.into()) } else { Ok(()) }
-}
-
 /// Refuses a change of names that touches a frozen directory, or leads across the border of a version.
 pub(super) fn check_names(from: Ino, to: Ino) -> Result<()> {
     match (is_frozen(from), is_frozen(to)) {
@@ -74,6 +69,15 @@ impl Drop for HeldVersion<'_> {
 }
 
 impl Service {
+    /// Refuses a change of a frozen inode.
+    pub(super) fn check_live(&self, ino: Ino) -> Result<()> {
+        match is_frozen(ino) {
+            false => Ok(()),
+            true if self.inode(ino)?.is_some() => Err(ReadOnly::Frozen.into()),
+            true => Err(EngineError::NotFound),
+        }
+    }
+
     /// Keeps the tree of the version to which an inode belongs.
     pub(crate) fn hold_version(&self, ino: Ino) -> HeldVersion<'_> {
         let version = version_of(ino);

@@ -45,7 +45,7 @@ pub(crate) use content::CAPABILITY_XATTR;
 use dedupfs_sync::Mutex;
 pub(crate) use errno::errno;
 pub(crate) use frozen::HeldVersion;
-use frozen::{check_live, check_names};
+use frozen::check_names;
 use lookups::Lookups;
 use open_files::OpenFiles;
 
@@ -194,7 +194,7 @@ impl FileService for Service {
         ino: Ino,
         changes: AttributeChanges,
     ) -> std::result::Result<Attributes, Errno> {
-        answer(check_live(ino).and_then(|()| self.change_attributes(caller, ino, &changes)))
+        answer(self.check_live(ino).and_then(|()| self.change_attributes(caller, ino, &changes)))
     }
 
     fn flags(&self, ino: Ino) -> std::result::Result<InodeFlags, Errno> {
@@ -202,7 +202,7 @@ impl FileService for Service {
     }
 
     fn set_flags(&self, caller: Caller, ino: Ino, flags: InodeFlags) -> std::result::Result<(), Errno> {
-        answer(check_live(ino).and_then(|()| self.change_flags(caller, ino, flags)))
+        answer(self.check_live(ino).and_then(|()| self.change_flags(caller, ino, flags)))
     }
 
     fn read_link(&self, ino: Ino) -> std::result::Result<Vec<u8>, Errno> {
@@ -215,7 +215,7 @@ impl FileService for Service {
         node: NewNode<'_>,
         content: NodeContent<'_>,
     ) -> std::result::Result<Attributes, Errno> {
-        let made = check_live(node.parent).and_then(|()| self.make_node(caller, node, content));
+        let made = self.check_live(node.parent).and_then(|()| self.make_node(caller, node, content));
         answer(made.and_then(|inode| self.known_attributes(inode.ino)))
     }
 
@@ -225,7 +225,7 @@ impl FileService for Service {
         node: NewNode<'_>,
         how: OpenOptions,
     ) -> std::result::Result<(Attributes, Opened), Errno> {
-        let made = check_live(node.parent).and_then(|()| self.make_node(caller, node, NodeContent::Regular));
+        let made = self.check_live(node.parent).and_then(|()| self.make_node(caller, node, NodeContent::Regular));
         answer(made.and_then(|inode| {
             let opened = self.open_handle(caller, inode.ino, how, None)?;
             Ok((self.known_attributes(inode.ino)?, opened))
@@ -233,11 +233,11 @@ impl FileService for Service {
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(check_live(parent).and_then(|()| self.remove_name(parent, name)))
+        answer(self.check_live(parent).and_then(|()| self.remove_name(parent, name)))
     }
 
     fn remove_directory(&self, parent: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(check_live(parent).and_then(|()| self.remove_empty_directory(parent, name)))
+        answer(self.check_live(parent).and_then(|()| self.remove_empty_directory(parent, name)))
     }
 
     fn rename(
@@ -396,11 +396,11 @@ impl FileService for Service {
         mode: XattrMode,
     ) -> std::result::Result<(), Errno> {
         check_xattr_name(name)?;
-        answer(check_live(ino).and_then(|()| self.change_xattr(caller, ino, name, value, mode)))
+        answer(self.check_live(ino).and_then(|()| self.change_xattr(caller, ino, name, value, mode)))
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(check_live(ino).and_then(|()| self.drop_xattr(ino, name)))
+        answer(self.check_live(ino).and_then(|()| self.drop_xattr(ino, name)))
     }
 
     fn shutdown(&self) {

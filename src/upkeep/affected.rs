@@ -19,7 +19,7 @@ mod frozen_tests;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use dedupfs_base::Result;
+use dedupfs_base::{Result, shown};
 use dedupfs_content::{AnyView, Indexes, NodeReader};
 use dedupfs_index::Index;
 use dedupfs_namespace::{Inode, Namespace, is_frozen};
@@ -325,11 +325,6 @@ fn path(directories: &Directories, directory: Ino, name: &[u8]) -> Vec<u8> {
     parts.join(&b'/')
 }
 
-/// Returns the path, escaped if it is no UTF-8.
-fn shown(path: &[u8]) -> String {
-    std::str::from_utf8(path).map_or_else(|_| path.escape_ascii().to_string(), str::to_owned)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -356,7 +351,5 @@ mod tests {
         let shown_path = path(&circle, 5, b"file");
         assert!(shown_path.starts_with(LEFT_OUT) && shown_path.ends_with(b"/file"));
         assert!(shown_path.len() < PATH_BYTES_MAX + 2 * 256, "{} bytes", shown_path.len());
-        assert_eq!(shown(b"caf\xc3\xa9"), "café");
-        assert_eq!(shown(b"\xff"), "\\xff");
     }
 }

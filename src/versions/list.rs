@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dedupfs_base::Result;
+use dedupfs_base::{Result, shown};
 use dedupfs_namespace::{CommittedView, Inode, VERSION_RECORD, is_frozen};
 use dedupfs_service::{Ino, ROOT_INO};
 use dedupfs_store::StoreError;
@@ -181,8 +181,4 @@ fn path_of(view: &CommittedView, directory: Ino) -> Result<Vec<Vec<u8>>> {
     }
     parts.reverse();
     Ok(parts)
-}
-
-fn shown(bytes: &[u8]) -> String {
-    std::str::from_utf8(bytes).map_or_else(|_| bytes.escape_ascii().to_string(), str::to_owned)
 }

@@ -6,12 +6,14 @@
 //! - [`name`]: a finished tree becomes a version;
 //! - [`notes`]: what the source of a put said;
 //! - [`list`]: the versions of a pool;
+//! - [`history`]: what became of one path in a series;
 //! - [`retention`]: the rules by which versions are kept;
 //! - [`record`]: the facts about a version that its tree does not hold;
 //! - [`series`]: the record of a directory whose versions form a series;
 //! - [`work`]: directories in which a version is made.
 
 pub(crate) mod build;
+pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod name;
 pub(crate) mod notes;

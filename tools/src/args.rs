@@ -14,7 +14,7 @@ use dedupfs::FilterPlan;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
-use self::versions::{ForgetArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs, ThawArgs};
+use self::versions::{DiffArgs, ForgetArgs, HistoryArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs, ThawArgs};
 use crate::{duration, exit, size};
 
 /// A deduplicating filesystem for backups.
@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Snapshot(SnapshotArgs),
     Thaw(ThawArgs),
     List(ListArgs),
+    Diff(DiffArgs),
+    History(HistoryArgs),
     Forget(ForgetArgs),
     Prune(PruneArgs),
     Series(SeriesArgs),

@@ -1,10 +1,12 @@
 //! One file for each command. Each command returns its exit code or a failure.
 
+pub(crate) mod diff;
 pub(crate) mod forget;
 pub(crate) mod fsck;
 pub(crate) mod gc;
 pub(crate) mod generate;
 pub(crate) mod get;
+pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod mkfs;
 pub(crate) mod prune;

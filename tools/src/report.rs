@@ -1,6 +1,7 @@
 //! Results as text for people and as JSON for programs.
 
 mod damage;
+pub(crate) mod differences;
 mod reclaim;
 mod table;
 mod transfer;

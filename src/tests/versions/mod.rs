@@ -2,6 +2,7 @@
 
 mod busy;
 mod damage;
+mod differences;
 mod export;
 mod incremental;
 mod life;

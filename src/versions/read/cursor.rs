@@ -137,6 +137,6 @@ pub(super) fn read(
     Ok(node)
 }
 
-fn damaged(expected: &str, found: &str) -> EngineError {
+pub(super) fn damaged(expected: &str, found: &str) -> EngineError {
     StoreError::corrupt("directory of a version", expected, found).into()
 }

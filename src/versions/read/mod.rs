@@ -7,6 +7,7 @@
 //! Cost: the depth of the tree; nodes come from the cache of decoded nodes.
 
 mod cursor;
+pub(crate) mod difference;
 
 use std::sync::Arc;
 
@@ -179,9 +180,13 @@ impl<'a> FrozenTree<'a> {
         Found { ino: self.version + row.place, directory: directory.ino, entry: row.entry, names: 1 }
     }
 
-    /// Returns the entry at a path from the top.
-    fn walk(&self, path: &[u8]) -> Result<Found> {
-        path.split(|&byte| byte == b'/').try_fold(self.uppermost()?, |found, name| self.lookup(&found, name))
+    /// Returns the entry at a path from the top; of an empty path the uppermost one.
+    ///
+    /// # Errors
+    /// As [`lookup`](Self::lookup).
+    pub(crate) fn walk(&self, path: &[u8]) -> Result<Found> {
+        let mut names = path.split(|&byte| byte == b'/').filter(|name| !name.is_empty());
+        names.try_fold(self.uppermost()?, |found, name| self.lookup(&found, name))
     }
 
     fn found(&self, place: &Place, row: cursor::Row) -> Result<Found> {

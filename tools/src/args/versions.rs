@@ -77,6 +77,48 @@ pub(crate) struct ListArgs {
     pub(crate) json: bool,
 }
 
+/// Tells the differences of two versions, or of directories in them: `dedupfs diff MNT/web1/2026-11-22 MNT/web1/2026-11-23`.
+///
+/// Takes the time of the difference, and reads no content. A line for each name that differs: `+` added, `-` removed, both with everything
+/// below; `M` other content; `T` of another kind, such as a directory in place of a file; `U` only attributes, with --attributes. A file
+/// that was moved is removed and added. The exit code does not tell whether there are differences. For root and the user who mounted the
+/// pool.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
+pub(crate) struct DiffArgs {
+    /// Version, or a directory in one
+    #[arg(value_name = "MNT/BEFORE")]
+    pub(crate) before: PathBuf,
+    /// The same of a later one
+    #[arg(value_name = "MNT/AFTER")]
+    pub(crate) after: PathBuf,
+    /// List names of which only attributes differ, too: mode, owner, flags, extended attributes and access lists, hard links, or the time of
+    /// change of anything but a directory
+    #[arg(long)]
+    pub(crate) attributes: bool,
+    /// Print JSON: lines of changes, and a line with their sums
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Tells in which versions of a directory a path has which content: `dedupfs history MNT/web1 etc/passwd`.
+///
+/// Versions one behind the other that have the same there share a line. Reads no content. Symbolic links are not followed. For root and the
+/// user who mounted the pool.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP_WITHOUT_MOUNT)]
+pub(crate) struct HistoryArgs {
+    /// Directory that holds versions
+    #[arg(value_name = "MNT/DIR")]
+    pub(crate) directory: PathBuf,
+    /// Path within each version; `.` for all of it
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Rules that say which versions stay. A version stays if any rule keeps it.
 #[derive(Args, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RuleArgs {

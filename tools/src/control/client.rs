@@ -12,7 +12,7 @@ use dedupfs::retention::Rules;
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::stats::PoolStats;
 use dedupfs::transfer::{ThawReport, TransferReport};
-use dedupfs::{NoProgress, Progress, TrialReport, VersionInfo, VersionReport, WouldFree};
+use dedupfs::{DifferencePage, HistoryRow, NoProgress, Progress, TrialReport, VersionInfo, VersionReport, WouldFree};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 use serde::de::DeserializeOwned;
@@ -225,6 +225,26 @@ impl ControlClient {
     /// Returns the versions in a directory, or all of the pool.
     pub(crate) fn versions(&mut self, directory: Option<u64>) -> Result<Vec<VersionInfo>, Failure> {
         self.ask(&Request::Versions(directory), &NoProgress)
+    }
+
+    /// Returns a page of the difference of two frozen directories; `resume` is the `next` of the page before, or empty.
+    pub(crate) fn difference(
+        &mut self,
+        directories: [u64; 2],
+        resume: Vec<u8>,
+        progress: &dyn Progress,
+    ) -> Result<DifferencePage, Failure> {
+        self.ask(&Request::Difference { directories, resume }, progress)
+    }
+
+    /// Returns what became of a path in the versions of a directory.
+    pub(crate) fn history(
+        &mut self,
+        directory: u64,
+        path: &[u8],
+        progress: &dyn Progress,
+    ) -> Result<Vec<HistoryRow>, Failure> {
+        self.ask(&Request::History { directory, path: path.to_vec() }, progress)
     }
 
     /// Lets the next rmdir(2) of this name remove it, a version. It must come soon.

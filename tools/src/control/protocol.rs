@@ -92,6 +92,16 @@ pub(crate) enum Request {
     WouldFree(Vec<Ino>),
     /// Returns the versions in a directory, or all: a list of [`VersionInfo`](dedupfs::VersionInfo).
     Versions(Option<Ino>),
+    /// Returns a page of the difference of two frozen directories: [`DifferencePage`](dedupfs::DifferencePage).
+    Difference {
+        directories: [Ino; 2],
+        resume: Vec<u8>,
+    },
+    /// Returns what became of a path in the versions of a directory: a list of [`HistoryRow`](dedupfs::HistoryRow).
+    History {
+        directory: Ino,
+        path: Vec<u8>,
+    },
     /// Lets the next rmdir(2) remove this name, a version. The tool calls it, because the kernel knows the name.
     Forget {
         directory: Ino,

@@ -95,7 +95,7 @@ impl Totals {
 }
 
 /// Formats seconds since 1970 as local time, such as `2026-11-23T02:30:11+01:00`.
-fn local(secs: i64, zone: &TimeZone) -> String {
+pub(super) fn local(secs: i64, zone: &TimeZone) -> String {
     let time = Timestamp::from_second(secs).ok();
     time.map_or_else(
         || format!("{secs}s"),
@@ -118,7 +118,7 @@ fn marks(version: &VersionInfo, zone: &TimeZone) -> String {
 }
 
 /// Escapes control characters, which a terminal would obey.
-fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     let escaped = |letter: char| match letter.is_control() {
         true => letter.escape_default().to_string(),
         false => letter.to_string(),

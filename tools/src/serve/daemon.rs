@@ -106,6 +106,10 @@ impl ControlTarget for Daemon {
             }
             Request::WouldFree(inos) => to_value(self.pool.would_free(&inos, progress)?),
             Request::Versions(directory) => to_value(self.pool.versions(directory)?),
+            Request::Difference { directories, resume } => {
+                to_value(self.pool.difference(directories, &resume, progress)?)
+            }
+            Request::History { directory, path } => to_value(self.pool.history(directory, &path, progress)?),
             Request::Forget { directory, name } => {
                 self.pool.allow_forgetting(directory, &name)?;
                 tracing::info!(directory, name = %String::from_utf8_lossy(&name), "a version may be removed");

@@ -20,7 +20,7 @@ const VERSION: u64 = FIRST_VERSION * 3;
 const ENTRIES_MAX: usize = 3200;
 
 #[derive(Clone, Debug)]
-enum Item {
+pub(super) enum Item {
     Zeros(u64),
     Fifo,
     Symlink(Vec<u8>),
@@ -30,12 +30,12 @@ enum Item {
 }
 
 /// An entry is told from all others by its time.
-type Tree = BTreeMap<Vec<u8>, (i64, Item)>;
+pub(super) type Tree = BTreeMap<Vec<u8>, (i64, Item)>;
 
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -43,7 +43,7 @@ impl Random {
     }
 
     /// Names are long or short, alike or not, and of any bytes that a name may have.
-    fn name(&mut self, number: usize) -> Vec<u8> {
+    pub(super) fn name(&mut self, number: usize) -> Vec<u8> {
         let any = |random: &mut Self| match random.below(255) as u8 + 1 {
             b'/' => b'0',
             byte => byte,
@@ -64,7 +64,7 @@ impl Random {
     }
 }
 
-fn random_tree(random: &mut Random, entries: usize, depth: usize, count: &mut i64) -> Tree {
+pub(super) fn random_tree(random: &mut Random, entries: usize, depth: usize, count: &mut i64) -> Tree {
     let mut tree = Tree::new();
     for number in 0..entries {
         let name = random.name(number);
@@ -120,7 +120,7 @@ fn add(builder: &mut TreeBuilder<'_>, tree: &Tree, source: u64) {
     }
 }
 
-fn build(pool: &Pool, tree: &Tree) -> Built {
+pub(super) fn build(pool: &Pool, tree: &Tree) -> Built {
     build_of(pool, tree, 0)
 }
 
@@ -272,7 +272,7 @@ fn pools() -> [Arc<Pool>; 2] {
     [open(&formatted()), open(&formatted())]
 }
 
-fn sizes() -> impl Strategy<Value = usize> {
+pub(super) fn sizes() -> impl Strategy<Value = usize> {
     prop_oneof![1 => 0_usize..3, 3 => 3_usize..40, 2 => 40_usize..400, 1 => 400_usize..3000]
 }
 

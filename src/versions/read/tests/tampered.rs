@@ -12,6 +12,7 @@ use dedupfs_store::tree::{
     Attributes, Below, Content, Directory, Entry, LEAF_LEVEL, LINKS_LEVEL, Link, Node, Part, TOP_LEVEL, Top,
 };
 
+use super::super::difference::{ChangeKind, difference};
 use super::super::{Found, FrozenTree};
 use crate::Pool;
 use crate::tests::versions::site::{formatted, open};
@@ -182,6 +183,24 @@ fn regression_parts_whose_names_overlap_are_damage() {
             let parts = lists.map(|list| site.part(&list)).to_vec();
             let upper = Node::List { level: LEAF_LEVEL + 2, parts };
             assert_corrupt(site.names(site.directory(&upper), None), "through two lists");
+        }
+    }
+}
+
+/// Else it would miss names.
+#[test]
+fn a_comparison_tells_of_a_list_that_lies() {
+    let site = Site::new();
+    let mut lying = list(&site);
+    lying[1].below.bytes += 1;
+    let overlapping = vec![site.part(&fifos("bdf")), site.part(&fifos("chj"))];
+    let top = |parts: &[Part]| entry("", Content::Directory(site.directory(&list_of(parts))));
+    for parts in [lying, overlapping] {
+        // Of equal parts none is opened, so the other side is empty.
+        let (empty, lie) = (entry("", Content::Directory(Directory::default())), top(&parts));
+        for pair in [[&empty, &lie], [&lie, &empty]] {
+            let page = difference(site.0.core().dedup.nodes(), pair, b"", 100, &|| false).expect("compares");
+            assert!(page.changes.iter().any(|change| change.change == ChangeKind::Unreadable), "{page:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Versions of live directories: the same for all clients as the tree was, unchangeable, and gone when they are forgotten.
 
 mod clients;
+mod differing;
 mod forgetting;
 mod interrupted;
 mod pruning;
