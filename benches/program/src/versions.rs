@@ -145,6 +145,13 @@ impl Measurement<'_> {
     fn removals(&mut self) -> Outcome {
         let list = timed(|| dedupfs("list").arg(&self.pool.mnt).quiet().run())?;
         self.row("list", list, None);
+        let [before, after] = [1, 0].map(|back| self.pool.at(&format!("v{}", self.version - back)));
+        let diff = timed(|| dedupfs("diff").args([&before, &after]).quiet().run())?;
+        self.row("diff, the newest two versions", diff, None);
+        let first = files::entries(&after)?.into_iter().next().unwrap_or_default();
+        let path = first.file_name().unwrap_or_default();
+        let history = timed(|| dedupfs("history").arg(&self.pool.mnt).arg(path).quiet().run())?;
+        self.row("history of one directory", history, None);
         let oldest = self.pool.at("v1");
         let would = timed(|| command!(program("dedupfs-stats"), "--would-free", &oldest).quiet().run())?;
         self.row("dedupfs-stats --would-free, the oldest version", would, None);
