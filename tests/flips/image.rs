@@ -13,7 +13,7 @@ use dedupfs_store::container::Compression;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;
 
-use crate::model::Tree;
+use crate::model::{Tree, VERSION};
 
 pub const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 /// Bytes of a slot: the most that damage at one place may cost.
@@ -326,7 +326,7 @@ fn second_session(maker: &mut Maker) {
     maker.tree.contents.insert("small/deep/hard".to_owned(), content);
     maker.unlink("gone");
     maker.unlink("small/007");
-    maker.snapshot("small", "version");
+    maker.snapshot("small", VERSION);
     maker.pool.sync().expect("syncs");
 }
 

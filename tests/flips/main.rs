@@ -6,7 +6,8 @@
 //! - content, names, attributes, extended attributes and links are right or give an input/output error;
 //! - no thread panics, nothing hangs, memory stays within bounds;
 //! - a pool that does not open gives advice;
-//! - damage at one place of a container costs no more than a slot; damage of an index costs nothing once it is made anew;
+//! - damage at one place of a container costs no more than a slot, and no name or attribute of a live entry;
+//! - damage of an index costs nothing once it is made anew;
 //! - the check finds everything unreadable.
 //!
 //! Continuous integration tries a sample, chosen by seed; `tools/flip-soak.sh` tries every byte. A failing case is

@@ -6,6 +6,8 @@ use dedupfs_service::{Attributes, Errno, FileKind, FileService, Ino, Listing, Op
 
 use crate::image::CALLER;
 
+/// Name of the version.
+pub const VERSION: &str = "version";
 /// Bytes of one read, the unit in which unreadable content is counted.
 pub const READ_BYTES: u32 = 16 << 10;
 
@@ -28,10 +30,12 @@ pub struct Tree {
 }
 
 /// Amounts that could not be read.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Unreadable {
-    /// Names, attributes, listings, extended attributes.
+    /// Names, attributes, listings, extended attributes of live entries.
     pub answers: u64,
+    /// The same of entries of the version.
+    pub frozen_answers: u64,
     /// Bytes of content.
     pub bytes: u64,
 }
@@ -77,8 +81,9 @@ impl Tree {
     pub fn verify(&self, service: &dyn FileService) -> Result<Unreadable, String> {
         let mut unreadable = Unreadable::default();
         for (path, node) in &self.nodes {
-            let Some(ino) = self.find(service, path, &mut unreadable)? else { continue };
-            let answers = &mut unreadable.answers;
+            let is_frozen = path.split('/').next() == Some(VERSION);
+            let answers = if is_frozen { &mut unreadable.frozen_answers } else { &mut unreadable.answers };
+            let Some(ino) = self.find(service, path, answers, &mut unreadable.bytes)? else { continue };
             if let Some(found) = answer(service.attributes(ino), answers, path)? {
                 same(path, "attributes", &comparable(found), &comparable(node.attributes))?;
             }
@@ -101,20 +106,26 @@ impl Tree {
                 same(path, "names in the directory", &found, &node.children)?;
             }
             if let Some(content) = &node.content {
-                verify_content(service, ino, path, content, &mut unreadable)?;
+                verify_content(service, ino, path, content, answers, &mut unreadable.bytes)?;
             }
         }
         Ok(unreadable)
     }
 
-    fn find(&self, service: &dyn FileService, path: &str, unreadable: &mut Unreadable) -> Result<Option<Ino>, String> {
+    fn find(
+        &self,
+        service: &dyn FileService,
+        path: &str,
+        answers: &mut u64,
+        bytes: &mut u64,
+    ) -> Result<Option<Ino>, String> {
         let mut ino = ROOT_INO;
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            match answer(service.lookup(ino, name.as_bytes()), &mut unreadable.answers, path)? {
+            match answer(service.lookup(ino, name.as_bytes()), answers, path)? {
                 Some(found) => ino = found.ino,
                 None => {
                     let lost = self.nodes[path].content.as_ref().map_or(0, Vec::len);
-                    unreadable.bytes += lost as u64;
+                    *bytes += lost as u64;
                     return Ok(None);
                 }
             }
@@ -128,11 +139,12 @@ fn verify_content(
     ino: Ino,
     path: &str,
     content: &[u8],
-    unreadable: &mut Unreadable,
+    answers: &mut u64,
+    bytes: &mut u64,
 ) -> Result<(), String> {
     let how = OpenOptions { read: true, ..OpenOptions::default() };
-    let Some(opened) = answer(service.open(CALLER, ino, how), &mut unreadable.answers, path)? else {
-        unreadable.bytes += content.len() as u64;
+    let Some(opened) = answer(service.open(CALLER, ino, how), answers, path)? else {
+        *bytes += content.len() as u64;
         return Ok(());
     };
     // One read beyond the end as well.
@@ -144,7 +156,7 @@ fn verify_content(
         match service.read(ino, opened.handle, offset, READ_BYTES, &mut found) {
             Ok(()) if found == expected => {}
             Ok(()) => return Err(format!("{path}: WRONG BYTES at {offset}: {} of {}", found.len(), expected.len())),
-            Err(Errno::EIO) => unreadable.bytes += expected.len() as u64,
+            Err(Errno::EIO) => *bytes += expected.len() as u64,
             Err(error) => return Err(format!("{path}: {error} at {offset}")),
         }
     }

@@ -105,10 +105,11 @@ pub fn judge(image: &Image, case: &Case) -> Result<Verdict, String> {
 fn judge_open(image: &Image, case: &Case, pool: &Pool) -> Result<Verdict, String> {
     let service = pool.service();
     let unreadable = image.tree.verify(&*service)?;
+    // Names and attributes of a version lie in containers.
     if is_local(case) && (unreadable.answers > 0 || unreadable.bytes > cost_max()) {
         return Err(format!("{case} costs {unreadable:?}"));
     }
-    if is_derived(case) && (unreadable.answers, unreadable.bytes) != (0, 0) {
+    if is_derived(case) && unreadable != Unreadable::default() {
         return Err(format!("an index is no content: {unreadable:?}"));
     }
     if case.way == Way::Write {
@@ -116,15 +117,15 @@ fn judge_open(image: &Image, case: &Case, pool: &Pool) -> Result<Verdict, String
     }
     let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
     let is_clean = report.is_ok_and(|report| report.is_clean());
-    if is_clean && unreadable.bytes + unreadable.answers > 0 {
+    if is_clean && unreadable != Unreadable::default() {
         // Readers had bad nodes repaired from their copies on the data root: then everything is there by now.
         let tree = Tree { nodes: without_top(image, case), ..Tree::default() };
         let now = tree.verify(&*service)?;
-        if now.bytes + now.answers > 0 {
+        if now != Unreadable::default() {
             return Err(format!("the check finds nothing, yet {unreadable:?}, and then {now:?}"));
         }
     }
-    Ok(if (unreadable.answers, unreadable.bytes) == (0, 0) { Verdict::Whole } else { Verdict::Partly })
+    Ok(if unreadable == Unreadable::default() { Verdict::Whole } else { Verdict::Partly })
 }
 
 /// The model. One more file may be there by now.
