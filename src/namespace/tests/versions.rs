@@ -60,6 +60,7 @@ fn picture(namespace: &Namespace) -> Picture {
 #[test]
 fn a_version_has_a_number_of_its_own_a_record_and_a_root_that_is_counted() {
     let namespace = fresh();
+    namespace.force_no_versions();
     let refused = namespace.add_version(ROOT, b"v", &version(1), at(9));
     assert!(refused.is_err(), "older releases do not refuse the pool yet");
     let first = add(&namespace, ROOT, "v1", 1);

@@ -46,6 +46,13 @@ fn version_options(args: &PutArgs, source: &Metadata, place: &Inside) -> Result<
     if args.live || !source.is_dir() {
         return Ok(None);
     }
+    if !rustix::process::geteuid().is_root() && !is_open_to_its_owner(source) {
+        exit::tell(&format!(
+            "dedupfs: {} becomes a live tree: its owner may not write to the source, and only root can give a version of it its name\n",
+            args.destination.display()
+        ));
+        return Ok(None);
+    }
     let base = match &args.base {
         _ if args.reread => BaseChoice::None,
         Some(base) => BaseChoice::Version(base_at(base, place)?),
@@ -57,6 +64,11 @@ fn version_options(args: &PutArgs, source: &Metadata, place: &Inside) -> Result<
         host: rustix::system::uname().nodename().to_bytes().to_vec(),
     };
     Ok(Some(VersionOptions { origin, base, verify_percent: args.verify, ..VersionOptions::default() }))
+}
+
+/// Whether the kernel lets the owner rename a directory with this mode.
+fn is_open_to_its_owner(source: &Metadata) -> bool {
+    source.mode() & 0o700 == 0o700
 }
 
 /// Returns the inode number of the version at a path.
@@ -109,7 +121,7 @@ fn copy(
     hidden.give_name(&to.name, &args.destination)?;
     // A directory that its owner may not write to cannot be renamed, so put has made it writable until now.
     if let Some(owner) =
-        owner.filter(|_| report.version.is_none() && metadata.is_dir() && metadata.mode() & 0o700 != 0o700)
+        owner.filter(|_| report.version.is_none() && metadata.is_dir() && !is_open_to_its_owner(metadata))
     {
         let (_, _, mode) = owner.of_copy(metadata.uid(), metadata.gid(), (metadata.mode() & 0o7777) as u16);
         let mode = Mode::from_raw_mode(mode.into());
