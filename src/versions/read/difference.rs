@@ -315,7 +315,7 @@ fn are_same(one: &Root, other: &Root) -> bool {
 }
 
 /// Whether two entries have the same content, or the same names below them. No content is read.
-pub(crate) fn have_same_content(one: &Entry, other: &Entry) -> bool {
+fn have_same_content(one: &Entry, other: &Entry) -> bool {
     match (&one.content, &other.content) {
         (Content::File { root: one, .. }, Content::File { root: other, .. }) => are_same(one, other),
         (Content::Directory(one), Content::Directory(other)) => {
