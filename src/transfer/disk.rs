@@ -1,11 +1,11 @@
 //! The disk side of a transfer: reads and writes attributes in its filesystem.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
 use dedupfs_service::{AttributeChanges, Attributes, FileKind, TimeChange, Timestamp};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, Stat, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, RawDirEntry, Stat, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 
 /// Longest list of names, and longest value, in Linux: XATTR_LIST_MAX and XATTR_SIZE_MAX.
@@ -195,6 +195,15 @@ pub(super) fn changes_of(stat: &Stat) -> AttributeChanges {
         atime: time(stat.st_atime, stat.st_atime_nsec),
         mtime: time(stat.st_mtime, stat.st_mtime_nsec),
         ..AttributeChanges::default()
+    }
+}
+
+/// Returns the kind of an entry of the directory `from`; some filesystems do not tell it in their listings.
+pub(super) fn listed_kind(from: impl AsFd, entry: &RawDirEntry<'_>) -> FileType {
+    match entry.file_type() {
+        FileType::Unknown => rustix::fs::statat(from, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW)
+            .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
+        kind => kind,
     }
 }
 

@@ -14,7 +14,7 @@ use super::super::crew::Space;
 use super::super::disk::{self, Place, XattrSpace};
 use super::super::tally::{Outcome, Trouble, reading, writing_pool, writing_pool_attributes};
 use super::content::{ContentSink, Source};
-use super::{Directory, Put, Spot, Version, version};
+use super::{Directory, Put, Spot, Version, device_number, version};
 
 impl Put<'_> {
     pub(super) fn entry(
@@ -67,22 +67,15 @@ impl Put<'_> {
     /// Copies an entry that is neither a directory nor a regular file.
     fn new_node(&self, spot: Spot<'_>, from: BorrowedFd<'_>, stat: &Stat, space: &mut XattrSpace) -> Outcome<Ino> {
         let target;
-        let number = || {
-            let number = disk::encode_device(stat.st_rdev);
-            number.ok_or_else(|| Trouble::One("a device with a number that does not fit".to_owned()))
-        };
-        let is_device = matches!(disk::kind_of(stat), Some(FileKind::CharDevice | FileKind::BlockDevice));
-        if is_device && self.options.owner.is_some() {
-            return Err(Trouble::One("only the superuser makes devices".to_owned()));
-        }
+        let number = device_number(stat, self.options)?;
         let content = match disk::kind_of(stat) {
             Some(FileKind::Symlink) => {
                 let read = rustix::fs::readlinkat(from, spot.name, Vec::new());
                 target = read.map_err(reading("cannot read the link"))?;
                 NodeContent::Symlink(target.to_bytes())
             }
-            Some(FileKind::CharDevice) => NodeContent::CharDevice(number()?),
-            Some(FileKind::BlockDevice) => NodeContent::BlockDevice(number()?),
+            Some(FileKind::CharDevice) => NodeContent::CharDevice(number),
+            Some(FileKind::BlockDevice) => NodeContent::BlockDevice(number),
             Some(FileKind::Fifo) => NodeContent::Fifo,
             Some(FileKind::Socket) => NodeContent::Socket,
             _ => return Err(became_another()),

@@ -27,7 +27,7 @@ use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};
 use super::disk;
 use super::several_names::SeveralNames;
-use super::tally::{Tally, Trouble, reading};
+use super::tally::{Outcome, Tally, Trouble, reading};
 use super::{Result, TransferReport};
 use crate::engine::Core;
 use crate::progress::Progress;
@@ -126,6 +126,18 @@ impl Drop for Unfinished<'_> {
             tracing::warn!(%error, "what was copied of a tree could not be removed");
         }
     }
+}
+
+/// Returns the number of a device as the pool keeps it; 0 of anything else. An ordinary user makes none.
+fn device_number(stat: &Stat, options: &PutOptions) -> Outcome<u32> {
+    if !matches!(disk::kind_of(stat), Some(FileKind::CharDevice | FileKind::BlockDevice)) {
+        return Ok(0);
+    }
+    if options.owner.is_some() {
+        return Err(Trouble::One("only the superuser makes devices".to_owned()));
+    }
+    let number = disk::encode_device(stat.st_rdev);
+    number.ok_or_else(|| Trouble::One("a device with a number that does not fit".to_owned()))
 }
 
 /// Copies `from`, a directory with all below it or a regular file, to `name` in the directory `into` of the pool. That directory must be

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dedupfs_service::{FileService, Ino, NodeContent};
-use rustix::fs::{AtFlags, FileType, RawDir, Stat};
+use rustix::fs::{FileType, RawDir, Stat};
 
 use super::super::crew::{BATCH_FILES, Hand, Space};
 use super::super::directory::open_at;
-use super::super::disk::{Place, XattrSpace};
+use super::super::disk::{self, Place, XattrSpace};
 use super::super::pseudo;
 use super::super::tally::{Outcome, Trouble, reading, writing_pool};
 use super::{Batch, Directory, LISTING_BYTES, Put, Seen, Spot};
@@ -139,11 +139,7 @@ impl Put<'_> {
             if name == c"." || name == c".." {
                 continue;
             }
-            let kind = match entry.file_type() {
-                FileType::Unknown => rustix::fs::statat(&from, name, AtFlags::SYMLINK_NOFOLLOW)
-                    .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
-                kind => kind,
-            };
+            let kind = disk::listed_kind(&from, &entry);
             match kind {
                 FileType::Directory => ways.push((directory.clone(), name.to_owned())),
                 _ => entries.push((entry.ino(), name.to_owned())),

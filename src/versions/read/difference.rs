@@ -253,7 +253,6 @@ pub(crate) fn difference(
                 stack.pop();
                 continue;
             }
-            Err(EngineError::Ended(what)) => return Err(EngineError::Ended(what)),
             Err(error) => {
                 stack.pop();
                 let unreadable = change(ChangeKind::Unreadable, &stack, &[None, None]);

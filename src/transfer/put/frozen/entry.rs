@@ -17,7 +17,7 @@ use super::super::super::crew::Space;
 use super::super::super::disk::{self, Place, XattrSpace};
 use super::super::super::tally::{Outcome, Trouble, reading};
 use super::super::content::{ContentSink, Source};
-use super::super::{Version, version};
+use super::super::{Version, device_number, version};
 use super::base::{BaseEntry, ctime_nanos, is_racy};
 use super::window::Batch;
 use super::{Directory, Freezing};
@@ -166,21 +166,14 @@ impl Freezing<'_> {
         space: &mut XattrSpace,
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<Made> {
-        let number = || {
-            let number = disk::encode_device(stat.st_rdev);
-            number.ok_or_else(|| Trouble::One("a device with a number that does not fit".to_owned()))
-        };
-        let is_device = matches!(disk::kind_of(stat), Some(FileKind::CharDevice | FileKind::BlockDevice));
-        if is_device && self.options.owner.is_some() {
-            return Err(Trouble::One("only the superuser makes devices".to_owned()));
-        }
+        let number = device_number(stat, self.options)?;
         let content = match disk::kind_of(stat) {
             Some(FileKind::Symlink) => {
                 let read = rustix::fs::readlinkat(above, name, Vec::new());
                 Content::Symlink(read.map_err(reading("cannot read the link"))?.into_bytes())
             }
-            Some(FileKind::CharDevice) => Content::CharDevice(number()?),
-            Some(FileKind::BlockDevice) => Content::BlockDevice(number()?),
+            Some(FileKind::CharDevice) => Content::CharDevice(number),
+            Some(FileKind::BlockDevice) => Content::BlockDevice(number),
             Some(FileKind::Fifo) => Content::Fifo,
             Some(FileKind::Socket) => Content::Socket,
             _ => return Err(became_another()),

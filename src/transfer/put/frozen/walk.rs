@@ -7,11 +7,11 @@ use std::sync::Arc;
 
 use dedupfs_base::Result;
 use dedupfs_sync::channel::Sender;
-use rustix::fs::{AtFlags, FileType, RawDir, Stat};
+use rustix::fs::{FileType, RawDir, Stat};
 
 use super::super::super::crew::{BATCH_FILES, Hand};
 use super::super::super::directory::open_at;
-use super::super::super::disk::{Place, XattrSpace};
+use super::super::super::disk::{self, Place, XattrSpace};
 use super::super::super::pseudo;
 use super::super::super::tally::{Outcome, Trouble, reading};
 use super::super::LISTING_BYTES;
@@ -192,11 +192,7 @@ impl Freezing<'_> {
             if name == c"." || name == c".." {
                 continue;
             }
-            let kind = match entry.file_type() {
-                FileType::Unknown => rustix::fs::statat(from, name, AtFlags::SYMLINK_NOFOLLOW)
-                    .map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode)),
-                kind => kind,
-            };
+            let kind = disk::listed_kind(from, &entry);
             let is_directory = kind == FileType::Directory;
             entries.push(Listed { name: name.to_owned(), ino: entry.ino(), is_directory });
         }
