@@ -95,6 +95,8 @@ enum Command {
     #[command(alias = "sync-latency")]
     SyncLatency(sync_latency::SyncLatency),
     Versions(versions::Versions),
+    #[command(alias = "aged-versions")]
+    AgedVersions(versions::AgedVersions),
     Check(check::Check),
 }
 
@@ -114,6 +116,7 @@ fn main() -> ExitCode {
             Command::Reclaim(args) => reclaim::run(&args),
             Command::SyncLatency(args) => sync_latency::run(&args),
             Command::Versions(args) => versions::run(&args),
+            Command::AgedVersions(args) => versions::run_aged(&args),
             Command::Check(args) => check::run(&args),
         }))
         .unwrap_or_else(|_| fail("this is a defect of dedupfs-bench"))

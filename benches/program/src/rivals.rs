@@ -136,6 +136,7 @@ impl Comparison<'_> {
             cache: self.bench.work.join("cache"),
             mnt: self.bench.pool.mnt.clone(),
             ram: self.bench.ram.clone(),
+            versions: Default::default(),
         };
         let trees = ("tree", ["half", "all"], [self.half_bytes, self.all_bytes]);
         let pipes = ("pipe", ["first", "second"], [self.args.size; 2]);

@@ -64,6 +64,13 @@ restic env: RESTIC_REPOSITORY={repository} RESTIC_PASSWORD=none RESTIC_CACHE_DIR
 restic init: restic init -q
 restic tree: restic backup -q --tag {name} .
 restic tree-out: restic restore -q latest --tag {name} --target {out}
+restic ids: restic snapshots -q --json
+restic list: restic snapshots -q
+restic diff: restic diff -q {older} {newer}
+restic walk-newest: restic mount -q {mnt}
+restic walk-oldest: restic mount -q {mnt}
+restic forget: restic forget -q {older}
+restic reclaim: restic prune -q
 restic pipe: restic backup -q --tag {name} --stdin --stdin-filename pipe
 restic pipe-out: restic dump -q latest --tag {name} /pipe
 rustic env: RUSTIC_REPOSITORY={repository} RUSTIC_PASSWORD=none RUSTIC_CACHE_DIR={cache}
@@ -85,6 +92,12 @@ borg env: BORG_REPO={repository} BORG_BASE_DIR={cache} BORG_UNKNOWN_UNENCRYPTED_
 borg init: borg init -e none
 borg tree: borg create -C zstd,1 ::{name} .
 borg tree-out: borg extract ::{name}
+borg list: borg list
+borg diff: borg diff ::{older} {newer}
+borg walk-newest: borg mount ::{newer} {mnt}
+borg walk-oldest: borg mount ::{older} {mnt}
+borg forget: borg delete ::{older}
+borg reclaim: borg compact
 borg pipe: borg create -C zstd,1 --stdin-name pipe ::{name} -
 borg pipe-out: borg extract --stdout ::{name} pipe
 s3ql init: mkdir {repository}
@@ -109,6 +122,8 @@ pub struct Tool<'a> {
     pub mnt: PathBuf,
     /// Sources and restored files in memory.
     pub ram: PathBuf,
+    /// The older and the newer of two versions, as it calls them.
+    pub versions: [String; 2],
 }
 
 impl Tool<'_> {
@@ -129,6 +144,8 @@ impl Tool<'_> {
             ("{mnt}", text(&self.mnt)),
             ("{cache}", text(&self.cache)),
             ("{repository}", text(&self.repository)),
+            ("{older}", self.versions[0].clone()),
+            ("{newer}", self.versions[1].clone()),
             ("{root}", self.kopia_root(&name)),
             ("{name}", name),
         ];
