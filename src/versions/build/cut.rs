@@ -6,19 +6,29 @@ use dedupfs_store::codec::checksum_seeded;
 /// Rows of a node: minimum, mean, maximum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CutRule {
-    min: usize,
-    mean: usize,
-    max: usize,
+    pub(super) min: usize,
+    pub(super) mean: usize,
+    pub(super) max: usize,
     /// Distinguishes the levels: a key that ends a leaf ends a list of leaves no more often than others.
-    seed: u64,
+    pub(super) seed: u64,
+}
+
+/// The rules of a tree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CutRules {
+    pub(super) leaf: CutRule,
+    pub(super) list: CutRule,
+}
+
+impl CutRules {
+    /// Those of all trees. The module `sweep` compares them with others.
+    pub(super) const CHOSEN: Self = Self {
+        leaf: CutRule { min: 4, mean: 10, max: 32, seed: 1 },
+        list: CutRule { min: 8, mean: 24, max: 96, seed: 2 },
+    };
 }
 
 impl CutRule {
-    /// The rule for leaves. Chosen by the benchmark of leaf sizes (`docs/figures.md`).
-    pub(super) const LEAF: Self = Self { min: 4, mean: 10, max: 32, seed: 1 };
-    /// The rule for lists.
-    pub(super) const LIST: Self = Self { min: 8, mean: 24, max: 96, seed: 2 };
-
     /// Whether a node of `rows` ends behind the row with this key. `height` is 0 for leaves.
     pub(super) fn ends_behind(&self, height: usize, rows: usize, key: &[u8]) -> bool {
         let threshold = u64::MAX / (self.mean - self.min + 1) as u64;
@@ -32,7 +42,7 @@ mod tests {
 
     #[test]
     fn nodes_have_the_mean_number_of_rows_and_keep_the_bounds() {
-        for rule in [CutRule::LEAF, CutRule::LIST] {
+        for rule in [CutRules::CHOSEN.leaf, CutRules::CHOSEN.list] {
             let (mut rows, mut nodes) = (0, Vec::new());
             for number in 0..200_000_u32 {
                 rows += 1;

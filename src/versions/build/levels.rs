@@ -20,6 +20,7 @@ pub(super) struct Stored {
 pub(super) struct Levels {
     leaf_level: u8,
     list_level_max: u8,
+    cut: CutRule,
     /// Parts of each level that are in no node yet; the first are leaves.
     open: Vec<Vec<Stored>>,
 }
@@ -33,8 +34,8 @@ pub(super) struct Uppermost {
 }
 
 impl Levels {
-    pub(super) const fn new(leaf_level: u8, list_level_max: u8) -> Self {
-        Self { leaf_level, list_level_max, open: Vec::new() }
+    pub(super) const fn new(leaf_level: u8, list_level_max: u8, cut: CutRule) -> Self {
+        Self { leaf_level, list_level_max, cut, open: Vec::new() }
     }
 
     /// Adds a leaf.
@@ -43,7 +44,7 @@ impl Levels {
         for height in 0.. {
             let Some(parts) = self.open.get(height) else { return Ok(()) };
             let Some(last) = parts.last() else { return Ok(()) };
-            if !CutRule::LIST.ends_behind(height, parts.len(), &last.part.last_key) {
+            if !self.cut.ends_behind(height, parts.len(), &last.part.last_key) {
                 return Ok(());
             }
             self.raise(nodes, height)?;

@@ -10,7 +10,7 @@ use dedupfs_namespace::FIRST_LINKED_PLACE;
 use dedupfs_store::codec::checksum;
 use dedupfs_store::tree::{LINKS_LEVEL, LINKS_LEVEL_MAX, Link, Node};
 
-use super::cut::CutRule;
+use super::cut::CutRules;
 use super::levels::{Levels, Uppermost};
 use super::stored::Nodes;
 
@@ -57,15 +57,15 @@ impl Links {
     }
 
     /// Stores the table.
-    pub(super) fn store(&mut self, nodes: &Nodes<'_>) -> Result<Option<Uppermost>> {
+    pub(super) fn store(&mut self, nodes: &Nodes<'_>, rules: &CutRules) -> Result<Option<Uppermost>> {
         let mut sorted: Vec<Link> = std::mem::take(&mut self.links).into_values().collect();
         sorted.sort_unstable_by_key(|link| link.number);
-        let mut levels = Levels::new(LINKS_LEVEL, LINKS_LEVEL_MAX);
+        let mut levels = Levels::new(LINKS_LEVEL, LINKS_LEVEL_MAX, rules.list);
         let mut rows = Vec::new();
         for link in sorted {
             let key = link.number.to_be_bytes();
             rows.push(link);
-            if CutRule::LEAF.ends_behind(0, rows.len(), &key) {
+            if rules.leaf.ends_behind(0, rows.len(), &key) {
                 levels.add(nodes, nodes.store(Node::Links(std::mem::take(&mut rows)))?)?;
             }
         }

@@ -7,6 +7,8 @@ mod cut;
 mod levels;
 mod links;
 mod stored;
+#[cfg(test)]
+mod sweep;
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::tree::{Attributes, Content, Directory, Entry, LEAF_LEVEL, LIST_LEVEL_MAX, Node, Top};
 
-use cut::CutRule;
+use cut::{CutRule, CutRules};
 use levels::{Levels, Uppermost};
 pub(crate) use links::FileId;
 use links::Links;
@@ -45,6 +47,7 @@ impl Keep {
 /// A directory whose entries are being added.
 struct Building {
     name: Vec<u8>,
+    cut: CutRule,
     leaf: Vec<Entry>,
     /// What keeps the content of the leaf.
     keep: Vec<Keep>,
@@ -54,9 +57,17 @@ struct Building {
 }
 
 impl Building {
-    fn new(name: Vec<u8>) -> Self {
-        let levels = Levels::new(LEAF_LEVEL, LIST_LEVEL_MAX);
-        Self { name, leaf: Vec::new(), keep: Vec::new(), levels, subdirectories: 0, last_name: Vec::new() }
+    fn new(name: Vec<u8>, rules: &CutRules) -> Self {
+        let levels = Levels::new(LEAF_LEVEL, LIST_LEVEL_MAX, rules.list);
+        Self {
+            name,
+            cut: rules.leaf,
+            leaf: Vec::new(),
+            keep: Vec::new(),
+            levels,
+            subdirectories: 0,
+            last_name: Vec::new(),
+        }
     }
 
     fn add(&mut self, nodes: &Nodes<'_>, entry: Entry, keep: impl IntoIterator<Item = Keep>) -> Result<()> {
@@ -67,7 +78,7 @@ impl Building {
         self.subdirectories += u64::from(entry.is_directory());
         self.leaf.push(entry);
         self.keep.extend(keep);
-        if CutRule::LEAF.ends_behind(0, self.leaf.len(), &self.last_name) {
+        if self.cut.ends_behind(0, self.leaf.len(), &self.last_name) {
             self.end_leaf(nodes)?;
         }
         Ok(())
@@ -152,6 +163,7 @@ pub(crate) struct Totals {
 /// Builds one tree.
 pub(crate) struct TreeBuilder<'a> {
     nodes: Nodes<'a>,
+    rules: CutRules,
     /// Open directories, the uppermost first.
     ways: Vec<Building>,
     links: Links,
@@ -162,7 +174,7 @@ impl<'a> TreeBuilder<'a> {
     /// Begins a tree. Its nodes go to the open recipe container of `stream`.
     pub(crate) fn new(dedup: &'a Deduplicator, stream: StreamId) -> Self {
         let nodes = Nodes::new(dedup, stream);
-        Self { nodes, ways: Vec::new(), links: Links::default(), totals: Totals::default() }
+        Self { nodes, rules: CutRules::CHOSEN, ways: Vec::new(), links: Links::default(), totals: Totals::default() }
     }
 
     /// Number of directories that have begun and not ended.
@@ -172,7 +184,7 @@ impl<'a> TreeBuilder<'a> {
 
     /// Begins a directory; the first one is the uppermost, and its name does not count.
     pub(crate) fn begin_directory(&mut self, name: &[u8]) {
-        self.ways.push(Building::new(name.to_vec()));
+        self.ways.push(Building::new(name.to_vec(), &self.rules));
     }
 
     /// Adds anything but a directory to the innermost directory. `file` tells files with several names apart. `keep`
@@ -244,7 +256,7 @@ impl<'a> TreeBuilder<'a> {
         let way = self.ways.pop().filter(|_| self.ways.is_empty());
         let way = way.ok_or(EngineError::Internal("a tree ends within a directory"))?;
         let (directory, pin) = way.finish(&self.nodes)?;
-        let links = self.links.store(&self.nodes)?;
+        let links = self.links.store(&self.nodes, &self.rules)?;
         let (links, _links_pin): (Option<(u8, Child)>, Option<Pin>) =
             links.map(|links| ((links.level, links.child), links.pin)).unzip();
         let entry = attributes.entry(Vec::new(), None, Content::Directory(directory));
