@@ -20,7 +20,7 @@ fn list(entries: &[(Tag, u8)]) -> Vec<u8> {
     }
 }
 
-fn extended(mask: u8) -> Vec<u8> {
+pub(super) fn extended(mask: u8) -> Vec<u8> {
     list(&[(Tag::Owner, 7), (Tag::User(1000), 7), (Tag::OwningGroup, 5), (Tag::Mask, mask), (Tag::Others, 0)])
 }
 

@@ -5,16 +5,13 @@ use crate::{AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, See
 
 pub(super) const CHECKS: &[Check] = &[
     ("what was written is read", written_is_read),
-    ("a large file in pieces", large_file),
     ("writes anywhere", writes_anywhere),
-    ("writing far behind the end leaves zeros", writes_behind_the_end),
     ("append handles write at the end", append),
     ("truncate and extend", truncate),
     ("open with truncate", open_with_truncate),
     ("two handles see each other", two_handles),
     ("handles that are not open", wrong_handles),
     ("fallocate", allocate),
-    ("seek finds all data", seek),
     ("writing drops privileges when told", privileges),
     ("sync succeeds", sync),
 ];
@@ -40,24 +37,6 @@ fn written_is_read(client: &Client) {
     assert_eq!(good(client.find(ROOT_INO, "file")).size_bytes, 5);
 }
 
-fn large_file(client: &Client) {
-    let content = noise(1, 5_000_000);
-    let ino = client.file(ROOT_INO, "large");
-    client.opened(ino, READ_WRITE, |handle| {
-        for (number, piece) in content.chunks(1 << 20).enumerate() {
-            client.write_all(ino, handle, (number as u64) << 20, piece);
-        }
-    });
-    assert!(client.read_all(ino) == content);
-    client.opened(ino, READ_WRITE, |handle| {
-        for offset in [4_999_999_usize, 1, 4096, 3_333_333, 131_071] {
-            let end = (offset + 70_000).min(content.len());
-            assert!(client.read_open(ino, handle, offset as u64, 70_000) == content[offset..end], "at {offset}");
-        }
-    });
-    assert!(client.stat(ino).blocks > 0, "data occupies blocks");
-}
-
 fn writes_anywhere(client: &Client) {
     let mut content = noise(2, 700_000);
     let ino = client.file_with("file", &content);
@@ -72,15 +51,6 @@ fn writes_anywhere(client: &Client) {
         assert!(client.read_all(ino) == content, "after closing, patch {number}");
     }
     assert_eq!(client.stat(ino).size_bytes, content.len() as u64);
-}
-
-fn writes_behind_the_end(client: &Client) {
-    let ino = client.file_with("file", b"start");
-    client.opened(ino, READ_WRITE, |handle| client.write_all(ino, handle, 300_000, b"end"));
-    let mut expected = b"start".to_vec();
-    expected.resize(300_000, 0);
-    expected.extend_from_slice(b"end");
-    assert!(client.read_all(ino) == expected);
 }
 
 fn append(client: &Client) {
@@ -191,33 +161,6 @@ fn allocate(client: &Client) {
         expected[250_000..250_000 + (1 << 20)].fill(0);
     });
     assert!(client.read_all(ino) == expected, "after closing");
-}
-
-fn seek(client: &Client) {
-    let ino = client.file_with("file", &noise(6, 10_000));
-    client.opened(ino, READ_WRITE, |handle| client.write_all(ino, handle, 2_000_000, b"end"));
-    let content = client.read_all(ino);
-    client.opened(ino, READ_WRITE, |handle| {
-        let seek = |offset, target| client.service.seek(ino, handle, offset, target);
-        let mut at = 0;
-        while at < content.len() as u64 {
-            let data = match seek(at, SeekTarget::Data) {
-                Err(Errno::ENXIO) => content.len() as u64,
-                found => good(found),
-            };
-            assert!(data >= at);
-            assert!(content[at as usize..data as usize].iter().all(|&byte| byte == 0), "data in a hole behind {at}");
-            if data == content.len() as u64 {
-                break;
-            }
-            at = good(seek(data, SeekTarget::Hole));
-            assert!(at > data && at <= content.len() as u64);
-        }
-        bad(seek(2_000_003, SeekTarget::Data), Errno::ENXIO);
-        bad(seek(2_000_003, SeekTarget::Hole), Errno::ENXIO);
-        assert_eq!(seek(2_000_000, SeekTarget::Data), Ok(2_000_000));
-        assert_eq!(seek(2_000_000, SeekTarget::Hole), Ok(2_000_003));
-    });
 }
 
 fn privileges(client: &Client) {

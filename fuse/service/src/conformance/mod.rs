@@ -3,6 +3,9 @@
 //! A service's tests call [`check_service`] with a function that makes an empty service. Each check gets a fresh service, plays the kernel
 //! (calls, and gives back every reference and handle it took), and compares with the promises of POSIX and Linux. No check depends on a
 //! service's choice of inode numbers, cookies or directory sizes.
+//!
+//! The checks that only read can also run on a frozen copy of what they need: [`make_tree`] fills a live directory, the test makes a version
+//! of it, and [`check_frozen`] reads that and tries to change it.
 
 mod access_times;
 mod acls;
@@ -10,10 +13,14 @@ mod attributes;
 mod clones;
 mod content;
 mod flags;
+mod frozen;
 mod names;
+mod reading;
 mod renames;
 
 use std::sync::Arc;
+
+use reading::ReadingCheck;
 
 use crate::{
     Attributes, Caller, DirectoryEntry, Errno, FileService, Handle, Ino, Listing, NewNode, NodeContent, OpenOptions,
@@ -35,16 +42,51 @@ const ALL: [&[Check]; 8] = [
 
 /// Runs all checks, each on an empty service from `make`. Panics at the first failure, with the name of the check.
 pub fn check_service(make: &dyn Fn() -> Arc<dyn FileService>) {
-    for checks in ALL {
-        for (name, check) in checks {
-            let client = Client { service: make() };
-            let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&client)));
-            client.service.shutdown();
-            if let Err(panic) = outcome {
-                eprintln!("conformance check `{name}` failed");
-                std::panic::resume_unwind(panic);
-            }
+    for (name, check) in ALL.into_iter().flatten() {
+        run(name, make(), |client| check(client));
+    }
+    for ReadingCheck { name, make: fill, read } in reading::CHECKS {
+        run(name, make(), |client| {
+            let directory = client.directory(ROOT_INO, name);
+            fill(client, directory);
+            read(client, directory);
+        });
+    }
+}
+
+/// Fills the empty directory `top` with all that [`check_frozen`] reads and tries to change.
+pub fn make_tree(service: Arc<dyn FileService>, top: Ino) {
+    let client = Client { service };
+    for check in reading::CHECKS {
+        (check.make)(&client, client.directory(top, check.name));
+    }
+    frozen::make(&client, client.directory(top, frozen::DIRECTORY));
+}
+
+/// Checks the version `name` in the live directory `parent`, made from a tree of [`make_tree`]: reading finds all that was made, and every
+/// change is refused. Leaves a few live entries in `parent`.
+pub fn check_frozen(service: &Arc<dyn FileService>, parent: Ino, name: &str) {
+    let read_all = |client: &Client| {
+        let top = good(client.find(parent, name)).ino;
+        for check in reading::CHECKS {
+            eprintln!("reading: {}", check.name);
+            (check.read)(client, good(client.find(top, check.name)).ino);
         }
+    };
+    let client = Client { service: service.clone() };
+    read_all(&client);
+    frozen::check(&client, parent, name);
+    read_all(&client);
+}
+
+/// Runs one check, and tells its name if it fails.
+fn run(name: &str, service: Arc<dyn FileService>, check: impl FnOnce(&Client)) {
+    let client = Client { service };
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(&client)));
+    client.service.shutdown();
+    if let Err(panic) = outcome {
+        eprintln!("conformance check `{name}` failed");
+        std::panic::resume_unwind(panic);
     }
 }
 
@@ -99,7 +141,11 @@ impl Client {
     }
 
     fn file_with(&self, name: &str, content: &[u8]) -> Ino {
-        let ino = self.file(ROOT_INO, name);
+        self.file_in(ROOT_INO, name, content)
+    }
+
+    fn file_in(&self, parent: Ino, name: &str, content: &[u8]) -> Ino {
+        let ino = self.file(parent, name);
         self.opened(ino, READ_WRITE, |handle| self.write_all(ino, handle, 0, content));
         ino
     }
@@ -187,7 +233,8 @@ mod tests {
 
     #[test]
     fn check_names_are_unique() {
-        let mut names: Vec<&str> = ALL.iter().flat_map(|checks| checks.iter().map(|&(name, _)| name)).collect();
+        let changing = ALL.into_iter().flatten().map(|&(name, _)| name);
+        let mut names: Vec<&str> = changing.chain(reading::CHECKS.iter().map(|check| check.name)).collect();
         let count = names.len();
         assert!(count > 30, "only {count} checks");
         names.sort_unstable();
