@@ -9,7 +9,7 @@ use dedupfs::check::CheckOptions;
 use dedupfs::transfer::{PutOptions, VersionOptions};
 use dedupfs::{NoProgress, OpenOptions, Origin, Pool, format_on};
 use dedupfs_service::conformance::{check_frozen, check_service, make_tree};
-use dedupfs_service::{Caller, FileService, Ino, NewNode, NodeContent, ROOT_INO, RenameFlags};
+use dedupfs_service::{Caller, FileService, Ino, InodeFlags, NewNode, NodeContent, ROOT_INO, RenameFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;
 
@@ -56,8 +56,12 @@ fn origin() -> Origin {
 #[test]
 fn a_version_by_snapshot_conforms_as_far_as_it_is_read() {
     let (device, pool, live) = with_tree();
+    let flags = InodeFlags { no_dump: true, ..InodeFlags::default() };
+    pool.service().set_flags(Caller::default(), live, flags).expect("sets");
     pool.snapshot(live, (ROOT_INO, b"version"), &origin(), &NoProgress).expect("makes a version");
     check_frozen(&(pool.service() as Arc<dyn FileService>), ROOT_INO, "version");
+    let version = pool.service().lookup(ROOT_INO, b"version").expect("is there").ino;
+    assert_eq!(pool.service().flags(version), Ok(flags));
     end(&device, pool, |pool| {
         let fresh = directory(pool, "fresh");
         pool.service().rename(ROOT_INO, b"version", fresh, b"moved", RenameFlags::default()).expect("renames");

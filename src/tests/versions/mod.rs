@@ -4,6 +4,7 @@ mod busy;
 mod damage;
 mod differences;
 mod export;
+mod extremes;
 mod incremental;
 mod life;
 mod order;

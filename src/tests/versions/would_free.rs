@@ -1,7 +1,11 @@
 //! What a removal would free is what it then frees, to the byte.
 
-use dedupfs::{NoProgress, Pool, WouldFree};
-use dedupfs_service::{FileService, Ino, ROOT_INO};
+use std::sync::Arc;
+
+use dedupfs::transfer::{BaseChoice, PutOptions, VersionOptions};
+use dedupfs::{NoProgress, Origin, Pool, WouldFree};
+use dedupfs_service::{FileService, Ino, ROOT_INO, XattrMode};
+use tempfile::TempDir;
 
 use super::site::*;
 use crate::tests::scrub::Random;
@@ -26,60 +30,171 @@ fn assert_told(before: (u64, u64, u64, u64), told: &WouldFree, after: (u64, u64,
     assert_eq!((told.chunks, told.chunk_bytes, told.nodes, told.node_bytes), freed, "{what}");
 }
 
-/// Changes some files of a live tree.
-fn change(pool: &Pool, live: Ino, random: &mut Random) {
-    for _ in 0..random.below(6) {
-        let name = format!("file-{}", random.below(30));
-        let content = match random.below(4) {
-            0 => bytes(random.below(8), 200_000),
-            1 => bytes(random.below(20), 30_000),
-            _ => format!("small {}", random.below(10)).into_bytes(),
+/// Sets of versions that are removed. `DEDUPFS_WOULD_FREE_SETS` sets another number.
+const SETS: u64 = 250;
+
+/// Content that other files have as well: most of it small, some of a few segments.
+fn content(random: &mut Random) -> Vec<u8> {
+    match random.below(40) {
+        0 => bytes(random.below(2), 9 << 20),
+        1..=4 => bytes(random.below(8), 200_000),
+        5..=15 => bytes(random.below(20), 30_000),
+        16 => Vec::new(),
+        _ => format!("small {}", random.below(10)).into_bytes(),
+    }
+}
+
+/// A pool with a live tree, a tree on a disk, and versions of both.
+struct Trial {
+    pool: Arc<Pool>,
+    random: Random,
+    /// Directories of the live tree, each with as many files in the beginning.
+    directories: Vec<String>,
+    files: u64,
+    disk: TempDir,
+    versions: Vec<String>,
+}
+
+impl Trial {
+    fn new(seed: u64) -> Self {
+        let random = Random(seed);
+        let (directories, files) = match seed % 40 {
+            7 => (1, 10_000),
+            number if number % 4 == 1 => (3, 100),
+            _ => (6, 10),
         };
-        let _absent = pool.service().unlink(live, name.as_bytes());
-        file(pool, live, &name, &content);
+        let pool = open(&formatted());
+        let live = directory(&pool, ROOT_INO, "live");
+        let directories: Vec<String> = (0..directories).map(|number| format!("directory-{number}")).collect();
+        for name in &directories {
+            let parent = directory(&pool, live, name);
+            for number in 0..files {
+                file(&pool, parent, &format!("file-{number}"), format!("{}", number % 70).as_bytes());
+            }
+        }
+        // Live files that share content with versions, and are in none.
+        directory(&pool, ROOT_INO, "beside");
+        let disk = tempfile::tempdir().expect("makes");
+        let mut trial = Self { pool, random, directories, files, disk, versions: Vec::new() };
+        for _ in 0..10 {
+            trial.change_disk();
+        }
+        trial
+    }
+
+    /// Changes some files of the live tree, and of those beside it.
+    fn change_live(&mut self) {
+        let (pool, random) = (&self.pool, &mut self.random);
+        let beside = find(pool, "beside");
+        for _ in 0..random.below(8) {
+            let parent =
+                find(pool, &format!("live/{}", self.directories[random.below(self.directories.len() as u64) as usize]));
+            let name = format!("file-{}", random.below(self.files));
+            let _absent = pool.service().unlink(parent, name.as_bytes());
+            let ino = file(pool, parent, &name, &content(random));
+            match random.below(6) {
+                0 => {
+                    let (len, name) = if random.below(2) == 0 { (300, "user.long") } else { (60_000, "user.longer") };
+                    let value = bytes(random.below(4), len);
+                    pool.service().set_xattr(CALLER, ino, name.as_bytes(), &value, XattrMode::Any).expect("sets");
+                }
+                1 => {
+                    // A name that may be in another directory, and replaces the former one.
+                    let above = find(pool, "live");
+                    let _absent = pool.service().unlink(above, b"linked");
+                    pool.service().link(ino, above, b"linked").expect("links");
+                    pool.service().forget(ino, 1);
+                }
+                2 => {
+                    let name = format!("file-{}", random.below(5));
+                    let _absent = pool.service().unlink(beside, name.as_bytes());
+                    file(pool, beside, &name, &content(random));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Changes a file of the tree on the disk.
+    fn change_disk(&mut self) {
+        let at = |name: String| self.disk.path().join(name);
+        let below = at(format!("directory-{}", self.random.below(3)));
+        std::fs::create_dir_all(&below).expect("makes");
+        let path = below.join(format!("file-{}", self.random.below(15)));
+        let _absent = std::fs::remove_file(&path);
+        std::fs::write(&path, content(&mut self.random)).expect("writes");
+        if self.random.below(3) == 0 {
+            let linked = at("linked".to_owned());
+            let _absent = std::fs::remove_file(&linked);
+            std::fs::hard_link(&path, linked).expect("links");
+        }
+    }
+
+    fn add_version(&mut self) {
+        let name = format!("v{}", self.versions.len());
+        if self.random.below(3) == 0 {
+            self.change_disk();
+            let origin = Origin { source: b"/source".to_vec(), host: b"here".to_vec() };
+            let version = VersionOptions { origin, base: BaseChoice::LastIn(ROOT_INO), ..VersionOptions::default() };
+            let options = PutOptions { version: Some(version), ..PutOptions::default() };
+            let from = std::fs::File::open(self.disk.path()).expect("opens").into();
+            self.pool.put(&options, from, (ROOT_INO, name.as_bytes()), &NoProgress).expect("puts");
+        } else {
+            self.change_live();
+            snapshot(&self.pool, "live", "", &name);
+        }
+        self.versions.push(name);
+    }
+
+    /// Takes some versions out of the list.
+    fn choose(&mut self) -> Vec<String> {
+        let count = 1 + self.random.below(3.min(self.versions.len() as u64));
+        (0..count).map(|_| self.versions.remove(self.random.below(self.versions.len() as u64) as usize)).collect()
+    }
+
+    /// Asserts that removal and reclaiming free what was told.
+    fn remove(&self, inos: &[Ino], what: &str, remove: impl FnOnce()) {
+        let told = self.pool.would_free(inos, &NoProgress).expect("counts down");
+        let before = held(&self.pool);
+        remove();
+        reclaim(&self.pool);
+        assert_told(before, &told, held(&self.pool), what);
     }
 }
 
 #[test]
 fn what_would_be_freed_is_what_removal_and_reclaiming_then_free() {
-    for seed in 1..=25 {
-        let mut random = Random(seed);
-        let device = formatted();
-        let pool = open(&device);
-        let live = directory(&pool, ROOT_INO, "live");
-        let many = directory(&pool, live, "many");
-        for number in 0..60 {
-            file(&pool, many, &format!("m-{number}"), format!("{number}").as_bytes());
+    let wanted = std::env::var("DEDUPFS_WOULD_FREE_SETS").ok().map_or(SETS, |sets| sets.parse().expect("is a number"));
+    let (mut sets, mut freed_something) = (0, 0);
+    let mut seed = 0;
+    while sets < wanted {
+        seed += 1;
+        let mut trial = Trial::new(seed);
+        for _ in 0..4 + trial.random.below(12) {
+            trial.add_version();
         }
-        let mut names = Vec::new();
-        for number in 0..3 + random.below(5) {
-            change(&pool, live, &mut random);
-            let name = format!("v{number}");
-            snapshot(&pool, "live", "", &name);
-            names.push(name);
+        reclaim(&trial.pool);
+        while !trial.versions.is_empty() {
+            let set = trial.choose();
+            let inos: Vec<Ino> = set.iter().map(|name| find(&trial.pool, name)).collect();
+            let before = held(&trial.pool);
+            let what = format!("seed {seed}, {set:?}");
+            trial.remove(&inos, &what, || set.iter().for_each(|name| forget(&trial.pool, ROOT_INO, name)));
+            sets += 1;
+            freed_something += u64::from(held(&trial.pool) != before);
         }
-        reclaim(&pool);
-        while !names.is_empty() {
-            let count = 1 + random.below(3.min(names.len() as u64)) as usize;
-            let mut set: Vec<String> = Vec::new();
-            for _ in 0..count {
-                set.push(names.remove(random.below(names.len() as u64) as usize));
-            }
-            let inos: Vec<Ino> = set.iter().map(|name| find(&pool, name)).collect();
-            let told = pool.would_free(&inos, &NoProgress).expect("counts down");
-            let before = held(&pool);
-            set.iter().for_each(|name| forget(&pool, ROOT_INO, name));
-            reclaim(&pool);
-            assert_told(before, &told, held(&pool), &format!("seed {seed}, {set:?}"));
+        for name in ["live", "beside"] {
+            let what = format!("seed {seed}, {name}");
+            trial.remove(&[find(&trial.pool, name)], &what, || {
+                trial.pool.service().remove_tree(ROOT_INO, name.as_bytes()).expect("removes");
+            });
         }
-        let told = pool.would_free(&[live], &NoProgress).expect("counts down");
-        let before = held(&pool);
-        pool.service().remove_tree(ROOT_INO, b"live").expect("removes");
-        reclaim(&pool);
-        assert_told(before, &told, held(&pool), &format!("seed {seed}, the live tree"));
-        assert_eq!(held(&pool), (0, 0, 0, 0));
-        assert_clean(&pool);
+        assert_eq!(held(&trial.pool), (0, 0, 0, 0));
+        assert_clean(&trial.pool);
+        trial.pool.close().expect("closes");
     }
+    eprintln!("{sets} sets of versions in {seed} pools; {freed_something} of them alone held something");
+    assert!(freed_something > sets / 2);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::command::Tool;
@@ -117,6 +118,111 @@ fn a_handle_of_a_lost_file_leads_nowhere() {
             assert_stale(&site, handle);
         } else {
             assert_leads_to(&site, handle, "");
+        }
+    }
+    site.umount();
+    site.assert_clean();
+}
+
+/// Handles of a version lead to its entries for as long as it is there, and then nowhere, whatever is made afterwards.
+#[test]
+fn handles_of_versions_outlive_the_mount_and_end_with_their_version() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let live = site.mnt.join("live");
+    fs::create_dir_all(live.join("one/two")).unwrap();
+    fs::create_dir(live.join("empty")).unwrap();
+    (0..300)
+        .for_each(|number| fs::write(live.join(format!("one/file-{number}")), format!("content {number}")).unwrap());
+    fs::write(live.join("one/two/deep"), "deep").unwrap();
+    fs::hard_link(live.join("one/two/deep"), live.join("linked")).unwrap();
+    let snapshot = |name: &str| {
+        Tool::new(crate::command::DEDUPFS).arg("snapshot").args([&live, &site.mnt.join(name)]).ok();
+        site.mnt.join(name)
+    };
+    let forget = |version: &Path| drop(Tool::new(crate::command::DEDUPFS).arg("forget").arg(version).ok());
+    let clear = || drop(Tool::new("mount").args(["-i", "-o", "remount,rw"]).arg(&site.mnt).ok());
+    let version = snapshot("v");
+    let names = crate::files::walk(&live);
+    let handles: Vec<(FileHandle, String, u64)> = names
+        .iter()
+        .map(|name| {
+            let path = version.join(name);
+            (handle_of(&path), fs::read_to_string(&path).unwrap(), fs::metadata(&path).unwrap().ino())
+        })
+        .collect();
+    let directories: Vec<(PathBuf, FileHandle, u64)> = ["", "one", "one/two", "empty"]
+        .map(|name| version.join(name))
+        .map(|path| (path.clone(), handle_of(&path), fs::metadata(&path).unwrap().ino()))
+        .into();
+    let check = || {
+        for (handle, content, ino) in &handles {
+            assert_leads_to(&site, handle, content);
+            assert_eq!(open(&site, handle).unwrap().metadata().unwrap().ino(), *ino);
+        }
+        for (path, handle, ino) in &directories {
+            let found = open(&site, handle).unwrap();
+            assert_eq!(found.metadata().unwrap().ino(), *ino);
+            assert_eq!(&fs::read_link(format!("/proc/self/fd/{}", found.as_raw_fd())).unwrap(), path);
+        }
+    };
+    check();
+    clear();
+    check();
+    // The numbers are known without any earlier look at the names.
+    site.remount();
+    check();
+    site.kill_daemon();
+    site.mount();
+    check();
+    for (name, (_, _, ino)) in names.iter().zip(&handles) {
+        assert_eq!(fs::metadata(version.join(name)).unwrap().ino(), *ino);
+    }
+    let assert_all_stale = || {
+        handles.iter().for_each(|(handle, ..)| assert_stale(&site, handle));
+        directories.iter().for_each(|(_, handle, _)| assert_stale(&site, handle));
+    };
+    forget(&version);
+    assert_all_stale();
+    // New versions of the same tree, and of the same name, are others.
+    snapshot("v");
+    (0..3).for_each(|number| drop(snapshot(&format!("w{number}"))));
+    assert_all_stale();
+    clear();
+    assert_all_stale();
+    site.remount();
+    assert_all_stale();
+    Tool::new(crate::command::GC).arg(&site.mnt).ok();
+    assert_all_stale();
+    site.umount();
+    site.assert_clean();
+}
+
+/// A crash takes a version that was made just before, or not; its number must not lead to a later one.
+#[test]
+fn a_handle_of_a_version_that_a_crash_took_leads_nowhere() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let make = |name: &str| {
+        let live = site.mnt.join(format!("live-{name}"));
+        fs::create_dir(&live).unwrap();
+        fs::write(live.join("file"), name).unwrap();
+        Tool::new(crate::command::DEDUPFS).arg("snapshot").args([&live, &site.mnt.join(name)]).ok();
+        site.mnt.join(name)
+    };
+    for round in 0..4 {
+        let name = format!("v{round}");
+        let version = make(&name);
+        let handle = handle_of(&version.join("file"));
+        if round % 2 == 1 {
+            Tool::new(crate::command::DEDUPFS).arg("forget").arg(&version).ok();
+        }
+        site.kill_daemon();
+        site.mount();
+        let is_there = version.exists();
+        make(&format!("after-{round}"));
+        if is_there {
+            assert_leads_to(&site, &handle, &name);
+        } else {
+            assert_stale(&site, &handle);
         }
     }
     site.umount();

@@ -4,8 +4,8 @@ use super::acls::extended;
 use super::{Client, READ, READ_WRITE, ROOT, bad, good, noise};
 use crate::acl::{ACCESS_XATTR, DEFAULT_XATTR};
 use crate::{
-    AttributeChanges, Attributes, Errno, FileKind, Ino, InodeFlags, Listing, NewNode, NodeContent, OpenOptions,
-    SeekTarget, TimeChange, Timestamp, XattrMode,
+    AttributeChanges, Attributes, Errno, FileKind, Ino, Listing, NewNode, NodeContent, OpenOptions, SeekTarget,
+    TimeChange, Timestamp, XattrMode,
 };
 
 /// A check of a directory that was made beforehand.
@@ -30,7 +30,6 @@ pub(super) const CHECKS: &[ReadingCheck] = &[
     ReadingCheck { name: "modes, owners and times of content", make: make_attributes, read: read_attributes },
     ReadingCheck { name: "extended attributes of any kind of node", make: make_xattrs, read: read_xattrs },
     ReadingCheck { name: "access lists", make: make_access_lists, read: read_access_lists },
-    ReadingCheck { name: "flags", make: make_flags, read: read_flags },
 ];
 
 fn find(client: &Client, directory: Ino, name: &str) -> Ino {
@@ -114,7 +113,9 @@ fn many() -> impl Iterator<Item = String> {
 }
 
 fn make_many(client: &Client, directory: Ino) {
-    many().for_each(|name| drop(client.file(directory, &name)));
+    for name in many() {
+        client.file(directory, &name);
+    }
 }
 
 fn read_many(client: &Client, directory: Ino) {
@@ -338,18 +339,4 @@ fn read_access_lists(client: &Client, directory: Ino) {
     assert_eq!(good(client.service.xattr(file.ino, ACCESS_XATTR)), extended(6));
     assert_eq!(good(client.service.xattr(inner.ino, DEFAULT_XATTR)), extended(5));
     bad(client.service.xattr(inner.ino, ACCESS_XATTR), Errno::ENODATA);
-}
-
-const FLAGS: InodeFlags = InodeFlags { immutable: false, append_only: false, no_dump: true, no_access_time: true };
-
-fn make_flags(client: &Client, directory: Ino) {
-    let (file, inner) = (client.file(directory, "file"), client.directory(directory, "inner"));
-    client.file(directory, "none");
-    [file, inner].into_iter().for_each(|ino| good(client.service.set_flags(ROOT, ino, FLAGS)));
-}
-
-fn read_flags(client: &Client, directory: Ino) {
-    for (name, flags) in [("file", FLAGS), ("inner", FLAGS), ("none", InodeFlags::default())] {
-        assert_eq!(good(client.service.flags(find(client, directory, name))), flags, "{name}");
-    }
 }

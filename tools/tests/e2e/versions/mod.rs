@@ -1,11 +1,13 @@
 //! Versions of live directories: the same for all clients as the tree was, unchangeable, and gone when they are forgotten.
 
+mod calls;
 mod clients;
 mod differing;
 mod forgetting;
 mod interrupted;
 mod pruning;
 mod put;
+mod reading;
 mod refused;
 
 use std::fs;
