@@ -12,6 +12,8 @@
 #   faults       every operation fails in every way
 #   flips        a tenth of all bytes of a pool, another one each night of ten
 #   posix        fsx, pjdfstest and fio
+#   versions     1,000 sets of versions that are removed, a directory of a million entries, and the changes that the
+#                next backup finds (tools/changes-table.sh)
 #   world        the whole engine in worlds that seeds decide, for two hours
 #   mutants      small changes of the code that the tests should notice: another share of them each night
 #   schedules    a million schedules of the code shared by threads
@@ -30,7 +32,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
 . tools/prerequisites.sh
 
-all_parts=(kills power syscalls damage memory crash faults flips posix world mutants schedules fuzz clients advisories)
+all_parts=(kills power syscalls damage memory crash faults flips posix versions world mutants schedules fuzz clients advisories)
 usage() {
     printf '%s: %s; see the head of the script\n' "${0##*/}" "$*" >&2
     exit 2
@@ -69,6 +71,13 @@ run_faults() {
 }
 run_flips() { tools/flip-soak.sh "$seed" "$((day % 10))/$(amount 10 2000)"; }
 run_posix() { tools/posix-soak.sh all --seed "$seed" --operations "$(amount 1000000 1900)"; }
+run_versions() {
+    export DEDUPFS_WOULD_FREE_SETS DEDUPFS_ENTRIES
+    DEDUPFS_WOULD_FREE_SETS=$(amount 1000 10) DEDUPFS_ENTRIES=$(amount 1000000 1000)
+    cargo test --locked --release --package dedupfs --lib -- --nocapture \
+        tests::versions::would_free tests::versions::extremes
+    tools/changes-table.sh
+}
 run_world() { tools/world-soak.sh "$(amount 7200 20)" --seed $((seed * 10000000)); }
 run_mutants() {
     local arguments=(--share $((seed % 20 + 1))/20)
@@ -87,7 +96,7 @@ run_advisories() { DEDUPFS_REQUIRE_ADVISORIES=1 tools/advisories.sh; }
 need_rust
 logs=${DEDUPFS_NIGHTLY_LOGS-target/nightly}
 mkdir -p "$logs"
-if [ -z "${DEDUPFS_BIN-}" ] && [[ " ${parts[*]} " =~ \ (power|syscalls|damage|memory|posix|clients)\  ]]; then
+if [ -z "${DEDUPFS_BIN-}" ] && [[ " ${parts[*]} " =~ \ (power|syscalls|damage|memory|posix|versions|clients)\  ]]; then
     say "building"
     # The programs are built last: together with examples they would get what only tests need.
     cargo build --release --locked --workspace --examples

@@ -1,7 +1,7 @@
 //! Reading, writing, truncating, allocating, seeking.
 
 use super::{APPEND, Check, Client, READ, READ_WRITE, ROOT, bad, good, noise};
-use crate::{AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, SeekTarget, WriteFlags, XattrMode};
+use crate::{AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, WriteFlags, XattrMode};
 
 pub(super) const CHECKS: &[Check] = &[
     ("what was written is read", written_is_read),

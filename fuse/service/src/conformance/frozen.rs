@@ -3,8 +3,8 @@
 use super::{APPEND, Client, READ, READ_WRITE, ROOT, bad, good};
 use crate::acl::ACCESS_XATTR;
 use crate::{
-    AttributeChanges, Attributes, Errno, FileKind, FilePlace, Handle, Ino, InodeFlags, Listing, NewNode, NodeContent,
-    OpenOptions, ROOT_INO, RenameFlags, TimeChange, WriteFlags, XattrMode,
+    AttributeChanges, Attributes, Errno, FileKind, FilePlace, Handle, Ino, InodeFlags, NewNode, NodeContent,
+    OpenOptions, RenameFlags, TimeChange, WriteFlags, XattrMode,
 };
 
 /// A frozen tree, and live inodes beside it.
