@@ -77,6 +77,7 @@ mapped='stored again, through a mapping, in a page that was changed before the f
 young="content, with size and both times as before; the file was less than a minute old at the first backup"
 forged='content, with size and both times as before: the clock was set back, or the disk was written below its filesystem'
 forged_mode='mode, with both times as before'
+forged_attribute='extended attribute, with both times as before'
 
 # keep_time FILE COMMAND...: sets the time of content back afterwards.
 keep_time() {
@@ -124,7 +125,9 @@ mount -o loop "$work/image" "$source"
 mounted+=("$source")
 cases=()
 for ((number = 0; number < ${#changes[@]}; number++)); do cases+=("case-$number"); done
-cases+=(while-read mapped young forged forged-mode)
+cases+=(while-read young forged forged-mode forged-attribute)
+rows=("${cases[@]}" mapped)
+cases+=(mapped-put mapped-restic mapped-borg)
 for name in "${cases[@]}"; do make_case "$source/$name"; done
 sync -f "$source"
 
@@ -166,7 +169,7 @@ restore() {
     REPLY=$work/restored/$1-$2
     case $1 in
         put | reread) REPLY=$mnt/series/$2; return ;;
-        restic) restic restore --quiet --tag "$2" --target "$REPLY" latest ;;
+        restic) restic restore --quiet --tag "$2" --target "$REPLY" latest >&2 ;;
         borg) mkdir "$REPLY" && (cd "$REPLY" && borg extract "::$2") ;;
     esac
     REPLY+=$source
@@ -177,30 +180,32 @@ restore() {
 say "waiting until the source is older than the margin"
 sleep $((margin_secs + 2))
 printf 'content 1' >"$source/young/file"
-# Stores when it reads a line.
+# Stores a text in the file of a directory when it reads a line with both.
 coproc mapper { python3 -c 'import mmap, sys
-file = open(sys.argv[1], "r+b")
-mapped = mmap.mmap(file.fileno(), 0)
+mapped = {}
 for line in sys.stdin:
-    mapped[:7] = line[:7].encode()
-    print("stored", flush=True)' "$source/mapped/file"; }
+    case, text = line.split()
+    if case not in mapped:
+        with open(sys.argv[1] + "/" + case + "/file", "r+b") as file:
+            mapped[case] = mmap.mmap(file.fileno(), 0)
+    mapped[case][:7] = text.encode()
+    print("stored", flush=True)' "$source"; }
 map_store() {
     local answer
-    echo "$1" >&"${mapper[1]}"
+    echo "$1 $2" >&"${mapper[1]}"
     read -r answer <&"${mapper[0]}"
     [ "$answer" = stored ] || fail "nothing was stored through the mapping"
 }
-map_store before1
-noted=$(stat -c %.9Y%.9Z "$source/mapped/file")
 for name in "${columns[@]}"; do
     [ "$name" != reread ] || continue
     say "first backup: $name"
+    map_store "mapped-$name" before1
     (sleep 0.1 && overwrite "$source/while-read/file" 0 "$(printf %-7.7s "$name")") &
+    writer=$!
     backup "$name" first
-    wait $!
+    wait $writer
+    map_store "mapped-$name" behind2
 done
-map_store behind2
-[ "$noted" = "$(stat -c %.9Y%.9Z "$source/mapped/file")" ] || fail "the machine is too slow: the page was written between the stores"
 exec {mapper[1]}>&-
 wait "$mapper_PID"
 
@@ -219,6 +224,7 @@ forge() {
 forge young/file overwrite "$source/young/file" 0 CONTENT
 forge forged/file overwrite "$source/forged/file" 0 CONTENT
 forge forged-mode/file chmod 600 "$source/forged-mode/file"
+forge forged-attribute/file setfattr -n user.new -v value "$source/forged-attribute/file"
 umount "$source"
 forget_mount "$source"
 for forgery in "${forgeries[@]}"; do
@@ -267,8 +273,8 @@ for name in "${columns[@]:2}"; do titles+=(" $name "); done
 row "${titles[@]}"
 row "${titles[@]//*/---}"
 missed=0
-for ((number = 0; number < ${#cases[@]}; number++)); do
-    case=${cases[number]}
+for ((number = 0; number < ${#rows[@]}; number++)); do
+    case=${rows[number]}
     case $case in
         case-*) text=${changes[number]%%|*} ;;
         while-read) text=$while_read ;;
@@ -276,12 +282,17 @@ for ((number = 0; number < ${#cases[@]}; number++)); do
         young) text=$young ;;
         forged) text=$forged ;;
         forged-mode) text=$forged_mode ;;
+        forged-attribute) text=$forged_attribute ;;
     esac
     cells=(" $text ")
-    for name in "${columns[@]}"; do cells+=(" ${holds[$name,$case]} "); done
+    for name in "${columns[@]}"; do
+        # Each program has a file of its own, whose page no other has caused to be written.
+        [ "$case" != mapped ] || holds[$name,mapped]=${holds[$name,mapped-${name/reread/put}]}
+        cells+=(" ${holds[$name,$case]} ")
+    done
     row "${cells[@]}"
     [ "${holds[reread,$case]}" = holds ] || fail "put --reread misses: $text"
-    case $case in forged | forged-mode) continue ;; esac
+    case $case in forged | forged-attribute) continue ;; esac
     [ "${holds[put,$case]}" = holds ] || missed=$((missed + 1))
 done
 [ $missed = 0 ] || fail "put misses $missed changes that the source tells"

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::{forget, listed, names};
 use crate::command::{DEDUPFS, GC, Ran, STATS, Tool};
-use crate::compare::assert_same_content;
+use crate::compare::{assert_same_content, assert_same_tree};
 use crate::files::Plan;
 use crate::random::{Random, seed};
 use crate::site::Site;
@@ -118,4 +118,34 @@ fn a_killed_put_leaves_a_whole_version_or_nothing() {
     assert_eq!(names(&series), ["whole"], "what was interrupted is removed by the next put");
     site.umount();
     site.assert_clean();
+}
+
+/// Few disks keep attributes of the greatest length: another pool does.
+#[test]
+fn attributes_of_the_greatest_length_come_from_a_source_that_has_them() {
+    let Some(from) = Site::mounted_if_fit() else { return };
+    let to = Site::mounted();
+    let (source, version) = (from.mnt.join("source"), to.mnt.join("v"));
+    fs::create_dir_all(source.join("directory")).unwrap();
+    fs::write(source.join("file"), "content").unwrap();
+    std::os::unix::fs::symlink("file", source.join("link")).unwrap();
+    let value = |seed| crate::random::noise(seed, 64 << 10);
+    let names = ["file", "directory", "link"];
+    for (seed, name) in (0..).zip(names) {
+        let flags = rustix::fs::XattrFlags::empty();
+        rustix::fs::lsetxattr(source.join(name), "trusted.large", &value(seed), flags).unwrap();
+        rustix::fs::lsetxattr(source.join(name), format!("trusted.{}", "n".repeat(247)), b"", flags).unwrap();
+    }
+    report(put(&[], &source, &version));
+    for _ in 0..2 {
+        for (seed, name) in (0..).zip(names) {
+            let mut found = vec![0; 64 << 10];
+            let len = rustix::fs::lgetxattr(version.join(name), "trusted.large", &mut *found).unwrap();
+            assert!(len == found.len() && found == value(seed), "{name}");
+        }
+        assert_same_tree(&source, &version);
+        to.remount();
+    }
+    to.umount();
+    to.assert_clean();
 }
