@@ -76,8 +76,11 @@ pub(super) fn check(client: &Client, parent: Ino, name: &str) {
     }
 }
 
+/// What is seen of an entry: its name, attributes, names of extended attributes, and content or target.
+type Seen = (Vec<u8>, Attributes, Vec<Vec<u8>>, Vec<u8>);
+
 /// Returns what is seen of all entries of a tree.
-fn seen(client: &Client, parent: Ino, top: Ino) -> Vec<(Vec<u8>, Attributes, Vec<Vec<u8>>, Vec<u8>)> {
+fn seen(client: &Client, parent: Ino, top: Ino) -> Vec<Seen> {
     let mut seen = Vec::new();
     let mut waiting =
         vec![(client.list(parent, 100).into_iter().find(|entry| entry.ino == top)).expect("has its name")];

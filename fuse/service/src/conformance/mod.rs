@@ -43,7 +43,7 @@ const ALL: [&[Check]; 8] = [
 /// Runs all checks, each on an empty service from `make`. Panics at the first failure, with the name of the check.
 pub fn check_service(make: &dyn Fn() -> Arc<dyn FileService>) {
     for (name, check) in ALL.into_iter().flatten() {
-        run(name, make(), |client| check(client));
+        run(name, make(), check);
     }
     for ReadingCheck { name, make: fill, read } in reading::CHECKS {
         run(name, make(), |client| {
