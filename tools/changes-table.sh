@@ -131,7 +131,6 @@ cases+=(mapped-put mapped-restic mapped-borg)
 for name in "${cases[@]}"; do make_case "$source/$name"; done
 sync -f "$source"
 
-programs=([dedupfs]="${programs[dedupfs]}")
 columns=(put reread)
 for name in restic borg; do
     if command -v "$name" >/dev/null; then columns+=("$name"); else say "NOT RUN: $name is not installed"; fi

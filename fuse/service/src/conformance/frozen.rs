@@ -21,7 +21,7 @@ pub(super) struct Frozen {
     live_directory: Ino,
 }
 
-/// Names of the entries of the directory `frozen`, which [`make`] fills.
+/// Name of the directory that [`make`] fills.
 pub(super) const DIRECTORY: &str = "changes";
 const CONTENT: &[u8] = b"content that stays";
 const SWAP: RenameFlags = RenameFlags { no_replace: false, exchange: true, whiteout: false };
