@@ -8,7 +8,7 @@ mod levels;
 mod links;
 mod stored;
 #[cfg(test)]
-mod sweep;
+mod sweep_tests;
 
 use std::sync::Arc;
 
