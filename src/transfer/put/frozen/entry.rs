@@ -67,7 +67,7 @@ impl Freezing<'_> {
         if let Some(unchanged) = unchanged
             && !self.is_verified(&seen)
         {
-            self.count_taken_over(&seen);
+            self.count_taken_over(&seen, unchanged);
             return Ok(Arc::new(taken_over(&seen, unchanged)));
         }
         // A device must not be opened: opening may act on it.
@@ -111,8 +111,9 @@ impl Freezing<'_> {
         is_file && percent > 0 && checksum_seeded(&stat.st_ino.to_le_bytes(), self.seed) % 100 < percent
     }
 
-    fn count_taken_over(&self, stat: &Stat) {
+    fn count_taken_over(&self, stat: &Stat, base: &BaseEntry) {
         self.counts.taken_over.fetch_add(1, Ordering::Relaxed);
+        self.counts.resumed.fetch_add(u64::from(base.is_incomplete), Ordering::Relaxed);
         match disk::kind_of(stat) {
             Some(FileKind::Regular) => self.tally.file(0),
             _ => self.tally.other(),
