@@ -31,7 +31,7 @@ fn put(pool: &Pool, from: &Path, name: &str, base: BaseChoice) -> VersionReport 
 const LAST: BaseChoice = BaseChoice::LastIn(ROOT_INO);
 
 /// A tree with something for each change below.
-fn make(top: &Path) {
+pub(super) fn make(top: &Path) {
     let at = |name: &str| top.join(name);
     for directory in ["etc", "etc/deep", "home", "empty"] {
         fs::create_dir(at(directory)).expect("makes");
@@ -55,10 +55,10 @@ fn set_back(path: &Path, to: &fs::Metadata) {
     file.set_modified(to.modified().expect("has a time")).expect("sets");
 }
 
-type Change = (&'static str, fn(&Path));
+pub(super) type Change = (&'static str, fn(&Path));
 
 /// Changes that a put with a base must find.
-const FOUND: &[Change] = &[
+pub(super) const FOUND: &[Change] = &[
     ("nothing", |_| {}),
     ("appended", |top| {
         OpenOptions::new().append(true).open(top.join("etc/file-1")).unwrap().write_all(b"more").unwrap();

@@ -71,7 +71,8 @@ impl Levels {
         let level = u8::try_from(height).ok().and_then(|height| self.leaf_level.checked_add(height + 1));
         let level = level.filter(|level| *level <= self.list_level_max);
         let level = level.ok_or(EngineError::Internal("a directory has more levels than it can need"))?;
-        let (parts, pins): (Vec<Part>, Vec<Arc<Pin>>) = parts.into_iter().map(|stored| (stored.part, stored.pin)).unzip();
+        let (parts, pins): (Vec<Part>, Vec<Arc<Pin>>) =
+            parts.into_iter().map(|stored| (stored.part, stored.pin)).unzip();
         let list = nodes.store(Node::List { level, parts })?;
         drop(pins);
         self.push(height + 1, list);

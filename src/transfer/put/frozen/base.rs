@@ -16,8 +16,8 @@ use crate::service::{HeldVersion, Service};
 use crate::versions::list::list;
 use crate::versions::name::Origin;
 use crate::versions::notes::{About, Noted, Notes};
-use crate::versions::record::VersionRecord;
 use crate::versions::read::{Found, FrozenTree, RowAt};
+use crate::versions::record::VersionRecord;
 
 /// The choice of a base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -53,7 +53,8 @@ impl<'a> SoFar<'a> {
     ) -> Option<Self> {
         let every = Duration::from_millis(version.incomplete_every_ms);
         let stored_before = core.dedup.stats().bytes_stored;
-        let so_far = Self { core, service, version, to, every, begun, tried: begun, stored_before, count: 0, name: None };
+        let so_far =
+            Self { core, service, version, to, every, begun, tried: begun, stored_before, count: 0, name: None };
         (!every.is_zero()).then_some(so_far)
     }
 
