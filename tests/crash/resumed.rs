@@ -35,17 +35,17 @@ impl Progress for Syncing<'_> {
             self.0.sync().expect("syncs");
         }
         // The tree gets time in which it is named.
-        std::thread::sleep(std::time::Duration::from_micros(300));
+        std::thread::sleep(std::time::Duration::from_micros(1500));
         false
     }
 }
 
 fn make_source() -> tempfile::TempDir {
     let top = tempfile::tempdir().expect("makes");
-    for directory in 0..4 {
+    for directory in 0..8 {
         let directory = top.path().join(format!("d{directory}"));
         fs::create_dir(&directory).expect("makes");
-        for number in 0..3 {
+        for number in 0..2 {
             let content = piece(directory.as_os_str().len() as u64 + number);
             fs::write(directory.join(format!("f{number}")), content).expect("writes");
         }

@@ -332,3 +332,37 @@ fn a_base_that_is_forgotten_meanwhile_gives_what_was_taken_over() {
     assert_eq!(read(&pool, find(&pool, "v8/home/large")), bytes(1, 3 << 20));
     assert!(pool.service().lookup(ROOT_INO, b"v7").is_err());
 }
+
+/// The recipe of the base tells the chunks that did not change, so that the index is not asked for them.
+#[test]
+fn a_large_file_that_changed_a_little_is_compared_with_its_former_recipe() {
+    let top = tempfile::tempdir().expect("makes");
+    let path = top.path().join("large");
+    fs::write(&path, bytes(3, 24 << 20)).expect("writes");
+    let device = formatted();
+    let pool = open(&device);
+    put(&pool, top.path(), "v1", LAST);
+    let changed = OpenOptions::new().write(true).open(&path).expect("opens");
+    // Something inserted in front moves all boundaries, and each segment changes.
+    let content = [&bytes(4, 1000)[..], &bytes(3, 24 << 20)].concat();
+    changed.write_at(&content, 0).expect("writes");
+    (0..48).for_each(|number| drop(changed.write_at(b"changed", number << 19).expect("writes")));
+    let asked = |name: &str, base: BaseChoice| {
+        // Nothing of the first put is in memory.
+        pool.close().expect("closes");
+        let pool = open(&device);
+        let report = put(&pool, top.path(), name, base);
+        assert_clean(&pool);
+        let asked = pool.stats().expect("counts").filters[0].asked;
+        pool.close().expect("closes");
+        (report.fingerprint, asked)
+    };
+    let (with_base, with_few) = asked("v2", LAST);
+    let device = formatted();
+    let other = open(&device);
+    let without = put(&other, top.path(), "v", BaseChoice::None);
+    assert_eq!(with_base, without.fingerprint);
+    let all = other.stats().expect("counts").filters[0].asked;
+    println!("of {all} chunks the index was asked for {with_few}");
+    assert!(with_few < all / 4, "{with_few} of {all}");
+}

@@ -1,7 +1,7 @@
 //! The bases of a put: what earlier puts of its source that died have left, the newest first, and the last complete
 //! version.
 //!
-//! The first base with a note for a name speaks for it. A base that cannot be read any more is given up, the others are
+//! The first base with a note for a name speaks for it; one without a note still tells the file's former content. A base that cannot be read any more is given up, the others are
 //! not.
 
 use std::sync::OnceLock;
@@ -87,7 +87,11 @@ impl<'a> Bases<'a> {
         for (used, within) in self.used.iter().zip(&mut within.0) {
             // Each is asked, because the names that it has passed must ascend.
             let found = within.as_mut().and_then(|within| used.ask(|base| base.entry(within, name)));
-            if let Some(found) = found.filter(|found| first.is_none() && found.noted.ino != 0) {
+            let is_better = |found: &BaseEntry| match &first {
+                Some(BaseEntry { noted, .. }) => noted.ino == 0 && found.noted.ino != 0,
+                None => true,
+            };
+            if let Some(found) = found.filter(is_better) {
                 first = Some(BaseEntry { is_incomplete: used.incomplete_secs.is_some(), ..found });
             }
         }
