@@ -68,13 +68,11 @@ fn incomplete(view: &CommittedView, ino: Ino, origin: &Origin) -> Option<Incompl
     is_of_it.then_some(IncompleteVersion { ino, named_secs: record.completed_secs })
 }
 
+/// Takes a name, with its inode number and kind.
+type Visit<'a> = dyn FnMut(&[u8], Ino, FileKind) -> Result<()> + 'a;
+
 /// Visits the names in a directory that begin with `prefix`, which no name is alone.
-fn for_each_name(
-    view: &CommittedView,
-    directory: Ino,
-    prefix: &[u8],
-    visit: &mut dyn FnMut(&[u8], Ino, FileKind) -> Result<()>,
-) -> Result<()> {
+fn for_each_name(view: &CommittedView, directory: Ino, prefix: &[u8], visit: &mut Visit<'_>) -> Result<()> {
     let mut after = prefix.to_vec();
     loop {
         let page = view.names(directory, &after, NAMES_AT_ONCE)?;
