@@ -69,7 +69,8 @@ impl Pool {
         progress.finish();
         let built = built?;
         let new_bytes = core.dedup.stats().bytes_stored.saturating_sub(stored_before);
-        let making = Making { origin, new_bytes, problems: 0, elapsed: begun.elapsed(), completed: now() };
+        let (elapsed, completed) = (begun.elapsed(), now());
+        let making = Making { origin, new_bytes, problems: 0, elapsed, is_incomplete: false, completed };
         let report = name_version(core, built, (into, name), &making)?;
         core.relieve()?;
         Ok(report)
@@ -113,7 +114,7 @@ impl Pool {
     /// As [`versions`](Self::versions); the work was ended.
     pub fn history(&self, directory: Ino, path: &[u8], progress: &dyn Progress) -> Result<Vec<HistoryRow>> {
         let mut rows = Vec::new();
-        for version in self.versions(Some(directory))? {
+        for version in self.versions(Some(directory))?.iter().filter(|version| !version.incomplete) {
             if progress.is_cancelled() {
                 return Err(EngineError::Ended("the history"));
             }
@@ -122,7 +123,7 @@ impl Pool {
                 Err(EngineError::NotFound | EngineError::NotDirectory) => HistoryState::Absent,
                 Err(error) => HistoryState::Unreadable(error.to_string()),
             };
-            add(&mut rows, &version, state);
+            add(&mut rows, version, state);
         }
         Ok(rows)
     }

@@ -88,6 +88,13 @@ impl Service {
         self.removed(&inode)
     }
 
+    /// Removes the name of a version, which the kernel must not know.
+    pub(crate) fn forget_version(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        let _pass = self.core.begin_change()?;
+        let _room = self.core.promise_change();
+        self.removed(&self.core.namespace.forget_version(parent, name, now())?)
+    }
+
     pub(super) fn rename_name(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         let _pass = self.core.begin_change()?;
         let _room = self.core.promise_change();

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dedupfs_base::Result;
 use dedupfs_namespace::NewVersion;
 use dedupfs_service::{FileKind, Ino, Timestamp};
+use dedupfs_store::codec::checksum;
 use dedupfs_store::recipe::Root;
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,14 @@ pub struct Origin {
     pub source: Vec<u8>,
     /// The host on which that directory lies.
     pub host: Vec<u8>,
+}
+
+impl Origin {
+    /// Returns a number that tells sources and hosts apart.
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        checksum(&[&*self.source, &[0], &*self.host].concat())
+    }
 }
 
 /// A version that was made.
@@ -59,6 +68,18 @@ pub struct VersionReport {
     /// Of these, the ones whose content differs. They are in the version as they were read.
     #[serde(default)]
     pub lied: u64,
+    /// The part of `taken_over` that an earlier put, which did not come to its end, had read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumed: Option<Resumed>,
+}
+
+/// Entries that a put took over from incomplete versions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Resumed {
+    /// Their number.
+    pub entries: u64,
+    /// The time of the last incomplete version, in seconds since 1970.
+    pub from_secs: i64,
 }
 
 /// The circumstances under which a tree was built.
@@ -69,6 +90,8 @@ pub(crate) struct Making<'a> {
     /// Entries that could not be copied, or not completely.
     pub(crate) problems: u64,
     pub(crate) elapsed: Duration,
+    /// Whether it lacks files that its maker has not come to.
+    pub(crate) is_incomplete: bool,
     pub(crate) completed: Timestamp,
 }
 
@@ -92,6 +115,7 @@ pub(crate) fn name_version(
         logical_bytes: totals.logical_bytes,
         new_bytes: making.new_bytes,
         problems: making.problems + totals.unlinked,
+        is_incomplete: making.is_incomplete,
         source: making.origin.source.clone(),
         host: making.origin.host.clone(),
         ..VersionRecord::default()

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use dedupfs_base::Result;
 use dedupfs_service::Ino;
-use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
+use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{Fingerprint, PoolId, StoreError};
@@ -58,7 +58,7 @@ pub(crate) struct About {
 
 impl About {
     pub(crate) fn new(top: Fingerprint, origin: &Origin) -> Self {
-        Self { top, source: checksum(&[&*origin.source, &[0], &*origin.host].concat()) }
+        Self { top, source: origin.checksum() }
     }
 }
 
@@ -108,15 +108,56 @@ impl NotesWriter {
     }
 
     fn end_block(&mut self) -> Result<()> {
-        let mut meta = ByteWriter::new();
-        meta.u16(VERSION);
-        meta.u64(self.blocks);
-        let records = std::mem::take(&mut self.records);
-        let frame = encode_frame(FrameKind::Notes, &self.pool, self.nonce, meta.as_slice(), records.as_slice());
-        self.file.write_at(&frame, self.blocks * BLOCK_BYTES)?;
+        self.file.write_at(&self.block(), self.blocks * BLOCK_BYTES)?;
+        self.records = ByteWriter::new();
         self.blocks += 1;
         self.in_block = 0;
         Ok(())
+    }
+
+    /// Returns the frame of the block that is being filled.
+    fn block(&self) -> Vec<u8> {
+        let mut meta = ByteWriter::new();
+        meta.u16(VERSION);
+        meta.u64(self.blocks);
+        encode_frame(FrameKind::Notes, &self.pool, self.nonce, meta.as_slice(), self.records.as_slice())
+    }
+
+    fn trailer(&self, about: &About) -> Vec<u8> {
+        let mut meta = ByteWriter::new();
+        meta.u16(VERSION);
+        meta.u64(self.count);
+        meta.fingerprint(&about.top);
+        meta.u64(about.source);
+        encode_frame(FrameKind::Notes, &self.pool, self.nonce, meta.as_slice(), &[])
+    }
+
+    /// Gives a copy of the notes so far to an incomplete version. It survives a power loss, because such a version is of
+    /// no use without notes.
+    ///
+    /// # Errors
+    /// The notes cannot be read, or the copy not written.
+    pub(crate) fn copy_for(&self, version: Ino, about: &About) -> Result<()> {
+        let path = format!("{}-so-far", self.path);
+        let copied = self.copy_to(&path, about).and_then(|()| Ok(self.device.rename(&path, &path_of(version))?));
+        if copied.is_err() {
+            let _as_far_as_it_goes = self.device.remove(&path);
+        }
+        copied.and_then(|()| Ok(self.device.sync_directory(DIRECTORY)?))
+    }
+
+    fn copy_to(&self, path: &str, about: &About) -> Result<()> {
+        let copy = self.device.open(path, OpenMode::CreateOrWrite)?;
+        copy.set_len(0)?;
+        for number in 0..self.blocks {
+            let at = number * BLOCK_BYTES;
+            copy.write_at(&read(&*self.file, at, BLOCK_BYTES)?, at)?;
+        }
+        if self.in_block > 0 {
+            copy.write_at(&self.block(), self.blocks * BLOCK_BYTES)?;
+        }
+        copy.write_at(&self.trailer(about), copy.len()?)?;
+        Ok(copy.sync()?)
     }
 
     /// Ends the notes and gives them to a version. They need not survive a power loss.
@@ -127,14 +168,7 @@ impl NotesWriter {
         if self.in_block > 0 {
             self.end_block()?;
         }
-        let mut meta = ByteWriter::new();
-        meta.u16(VERSION);
-        meta.u64(self.count);
-        meta.fingerprint(&about.top);
-        meta.u64(about.source);
-        let frame = encode_frame(FrameKind::Notes, &self.pool, self.nonce, meta.as_slice(), &[]);
-        let len = self.file.len()?;
-        self.file.write_at(&frame, len)?;
+        self.file.write_at(&self.trailer(about), self.file.len()?)?;
         Ok(self.device.rename(&self.path, &path_of(version))?)
     }
 

@@ -8,7 +8,8 @@
 //!   those;
 //! - `verdict`: judges each image;
 //! - `canary`: disks with a wrong order, which the suite must notice;
-//! - `mkfs`, `cost`: power losses during mkfs, and the reads of an opening after a power loss.
+//! - `mkfs`, `resumed`, `cost`: power losses during mkfs, while a put names incomplete versions, and the reads of an
+//!   opening after a power loss.
 //!
 //! The requirement is stricter than the filesystem's contract: after a power loss the whole tree must be as it was
 //! between two operations, none of them before the last durable one, because the engine commits its changes in order.
@@ -27,6 +28,7 @@ mod disks;
 mod inspect;
 mod mkfs;
 mod random;
+mod resumed;
 mod suite;
 mod verdict;
 mod workload;

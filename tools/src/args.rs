@@ -184,9 +184,10 @@ pub(crate) struct UmountArgs {
 /// times and inode number are as they were when the version before was made is not read. Copies as `cp -a` does, with owners, times,
 /// access lists and other extended attributes, hard links, holes and devices. But the daemon
 /// reads the tree itself, on all cores, without kernel requests for each file. NAME appears when the copy is complete, and is durable when
-/// this returns. If interrupted, nothing of the copy stays. Files that cannot be read, or that changed meanwhile, are reported on standard
-/// error, and the rest is copied; the exit code is then 9. For root and the user who mounted the pool; an ordinary user owns the copy. A
-/// symbolic link as SOURCE is followed. After a crash a directory `.dedupfs-put-…` beside NAME may be left; the next put there removes it.
+/// this returns. Files that cannot be read, or that changed meanwhile, are reported on standard error, and the rest is copied; the exit code
+/// is then 9. For root and the user who mounted the pool; an ordinary user owns the copy. A symbolic link as SOURCE is followed. If a put
+/// that worked for minutes is interrupted or dies, it leaves what it has copied in a directory `.dedupfs-put-…` beside NAME; the next put
+/// of the same source there goes on from it, and removes it.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_COPIES)]
 pub(crate) struct PutArgs {
@@ -210,6 +211,9 @@ pub(crate) struct PutArgs {
     /// Part of the unchanged files that is read all the same and compared: a percentage, `full` or `none`
     #[arg(long, value_name = "PERCENT|full|none", default_value = "none", value_parser = parse_verify, conflicts_with = "live")]
     pub(crate) verify: u8,
+    /// Seconds of work after which what is complete so far is named, for the next put to go on from; 0: never
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, conflicts_with = "live")]
+    pub(crate) incomplete_every: u64,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,4 +1,8 @@
 //! Hidden directories: `put` and `snapshot` make their tree in one, beside its final name, and rename it when it is whole.
+//!
+//! One in which a put has left an incomplete version stays when the put ends early. The next put of the same source goes
+//! on from it, and removes it when it is complete itself. If none comes within [`EXPIRES_AFTER`], any put, snapshot or
+//! prune there removes it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -6,17 +10,22 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use dedupfs::{INCOMPLETE_PREFIX, Origin, is_frozen};
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::control::{Failure, FailureKind, lacks_room};
 
 const HIDDEN_PREFIX: &str = ".dedupfs-put-";
-/// Extended attribute of hidden directories: a name alone proves nothing.
+/// Extended attribute of hidden directories: a name alone proves nothing. Its value tells the source of a put, in
+/// [`SOURCE_BYTES`] hexadecimal digits, or is empty.
 const HIDDEN_MARK: &str = "user.dedupfs.put";
+const SOURCE_BYTES: usize = 16;
 const REMOVING_RETRY: Duration = Duration::from_millis(50);
+/// Time for which an incomplete version waits to be resumed. Also a monthly backup can go on.
+const EXPIRES_AFTER: Duration = Duration::from_secs(35 * 24 * 3600);
 
 pub(crate) struct HiddenDirectory<'a> {
     parent: &'a File,
@@ -27,9 +36,10 @@ pub(crate) struct HiddenDirectory<'a> {
 }
 
 impl<'a> HiddenDirectory<'a> {
-    /// Makes one beside a new name, and removes those that are abandoned there.
-    pub(crate) fn make(parent: &'a File) -> Result<Self, Failure> {
+    /// Makes one beside a new name, and removes those that are abandoned there. `origin` is the source of a version.
+    pub(crate) fn make(parent: &'a File, origin: Option<&Origin>) -> Result<Self, Failure> {
         remove_abandoned(parent);
+        let source = origin.map_or_else(String::new, source_of);
         let name = format!("{HIDDEN_PREFIX}{:016x}", random());
         let failed = |errno: Errno| {
             let kind = if lacks_room(&errno.into()) { FailureKind::NoSpace } else { FailureKind::Failed };
@@ -42,7 +52,7 @@ impl<'a> HiddenDirectory<'a> {
             let directory = open_directory(parent, name.as_bytes())?;
             rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive)?;
             // Set the mark after the lock: a directory with the mark and without a lock is abandoned.
-            rustix::fs::fsetxattr(&directory, HIDDEN_MARK, b"", XattrFlags::empty())?;
+            rustix::fs::fsetxattr(&directory, HIDDEN_MARK, source.as_bytes(), XattrFlags::empty())?;
             // Everything in the tree would inherit a default access list of the directory above.
             match rustix::fs::fremovexattr(&directory, "system.posix_acl_default") {
                 Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => {}
@@ -79,18 +89,53 @@ impl<'a> HiddenDirectory<'a> {
         }
     }
 
-    /// Removes the hidden directory and any unnamed copy in it. Waits while the daemon itself removes the copy.
-    fn remove(&self) -> std::io::Result<()> {
-        loop {
-            match empty(&self.directory) {
-                Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
-                    std::thread::sleep(REMOVING_RETRY);
-                }
-                Err(error) => return Err(error),
-                Ok(()) => return Ok(rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR)?),
+    /// Keeps the hidden directory of a put that ended early if an incomplete version is in it, and tells so. Else as
+    /// [`remove_or_tell`](Self::remove_or_tell).
+    pub(crate) fn keep_incomplete(&self, beside: &Path) {
+        match once_daemon_ends(|| holds_incomplete(&self.directory)) {
+            Ok(true) => {
+                let directory = beside.parent().unwrap_or(Path::new(".")).join(&self.name);
+                eprintln!(
+                    "dedupfs: what is copied stays in {}: the next put of this source goes on from it",
+                    directory.display()
+                );
             }
+            _ => self.remove_or_tell(beside),
         }
     }
+
+    /// Removes the hidden directory and any unnamed copy in it. Waits while the daemon itself removes the copy.
+    fn remove(&self) -> std::io::Result<()> {
+        once_daemon_ends(|| empty(&self.directory))?;
+        Ok(rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR)?)
+    }
+}
+
+/// Looks into a hidden directory. Waits while the daemon works in it.
+fn once_daemon_ends<T>(look: impl Fn() -> std::io::Result<T>) -> std::io::Result<T> {
+    loop {
+        match look() {
+            Err(error) if error.raw_os_error() == Some(Errno::BUSY.raw_os_error()) => {
+                std::thread::sleep(REMOVING_RETRY);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn source_of(origin: &Origin) -> String {
+    format!("{:016x}", origin.checksum())
+}
+
+fn holds_incomplete(directory: &File) -> std::io::Result<bool> {
+    use std::os::unix::fs::DirEntryExt;
+    for entry in std::fs::read_dir(path_of(directory))? {
+        let entry = entry?;
+        if is_frozen(entry.ino()) && entry.file_name().as_bytes().starts_with(INCOMPLETE_PREFIX.as_bytes()) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn open_directory(parent: &File, name: &[u8]) -> Result<File, Errno> {
@@ -156,9 +201,25 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Removes hidden directories that a crash or a killed process has left. They have the prefix and the mark, belong to this process's user,
-/// and are not locked. A directory in which a daemon still works cannot be opened.
-fn remove_abandoned(parent: &File) {
+/// Removes hidden directories that a crash or a killed process has left, but those with an incomplete version that has not expired.
+pub(crate) fn remove_abandoned(parent: &File) {
+    remove_abandoned_if(parent, &|directory, _| Ok(!holds_incomplete(directory)? || has_expired(directory)?));
+}
+
+/// Removes what puts that ended early have left of a source, of which a put is complete now.
+pub(crate) fn remove_superseded(parent: &File, origin: &Origin) {
+    let own = source_of(origin);
+    remove_abandoned_if(parent, &|_, source| Ok(source == own.as_bytes()));
+}
+
+fn has_expired(directory: &File) -> std::io::Result<bool> {
+    let age = SystemTime::now().duration_since(directory.metadata()?.modified()?);
+    Ok(age.is_ok_and(|age| age > EXPIRES_AFTER))
+}
+
+/// Removes those abandoned directories that `is_wanted` tells by the value of the mark. Abandoned ones have the prefix and the mark, belong
+/// to this process's user, and are not locked. A directory in which a daemon still works cannot be looked into.
+fn remove_abandoned_if(parent: &File, is_wanted: &dyn Fn(&File, &[u8]) -> std::io::Result<bool>) {
     let Ok(entries) = std::fs::read_dir(path_of(parent)) else { return };
     for entry in entries.flatten() {
         let name = entry.file_name();
@@ -167,11 +228,14 @@ fn remove_abandoned(parent: &File) {
         let Some(directory) = is_named_so.then(|| open_directory(parent, name.as_bytes()).ok()).flatten() else {
             continue;
         };
-        let is_marked = rustix::fs::fgetxattr(&directory, HIDDEN_MARK, &mut [0; 16]).is_ok();
+        let mut mark = [0; SOURCE_BYTES];
+        let len = rustix::fs::fgetxattr(&directory, HIDDEN_MARK, &mut mark);
+        let source = len.ok().and_then(|len| mark.get(..len));
         let is_own = rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == rustix::process::geteuid().as_raw());
-        if is_marked
+        if let Some(source) = source
             && is_own
             && rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
+            && is_wanted(&directory, source).unwrap_or(false)
             && empty(&directory).is_ok()
             && rustix::fs::unlinkat(parent, &name, AtFlags::REMOVEDIR).is_ok()
         {

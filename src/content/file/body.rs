@@ -6,6 +6,7 @@ use dedupfs_base::{EngineError, Gauge, Hold, Result};
 use dedupfs_store::recipe::{Child, Root};
 
 use super::dirty::DirtyExtents;
+use super::former::Former;
 use crate::containers::StreamId;
 use crate::dedup::Deduplicator;
 use crate::fetch::Fetcher;
@@ -52,6 +53,7 @@ pub struct Published {
 pub struct FileBody {
     pub(super) context: Arc<FileContext>,
     pub(super) pieces: PieceList,
+    former: Option<Former>,
     stream: Option<Ingest>,
     pub(super) dirty: DirtyExtents,
     dirty_hold: Option<Hold>,
@@ -74,12 +76,25 @@ impl FileBody {
             context,
             memory,
             pieces,
+            former: None,
             stream: None,
             dirty: DirtyExtents::default(),
             dirty_hold: None,
             changed: false,
             failed: None,
         })
+    }
+
+    /// Makes content that is likely to have chunks of `former`. That root must stay referred to as long as this lives.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn anew(context: Arc<FileContext>, former: &Root) -> Result<Self> {
+        let former = Former::open(context.dedup().nodes(), former)?;
+        let mut body = Self::open(context, &Root::Empty)?;
+        body.former = Some(former);
+        body.count_memory();
+        Ok(body)
     }
 
     /// Length in bytes.
@@ -263,7 +278,9 @@ impl FileBody {
     }
 
     pub(super) fn count_memory(&self) {
-        self.memory.set(size_of::<Self>() as u64 + self.pieces.memory_bytes() + self.dirty.memory_bytes());
+        let former_bytes = self.former.as_ref().map_or(0, Former::memory_bytes);
+        let pieces_bytes = self.pieces.memory_bytes() + former_bytes;
+        self.memory.set(size_of::<Self>() as u64 + pieces_bytes + self.dirty.memory_bytes());
     }
 
     /// Whether it holds content that [`merge`](Self::merge) would store.
@@ -307,6 +324,13 @@ impl FileBody {
         if data.is_empty() {
             return Ok(());
         }
+        let end = self.size_bytes() + data.len() as u64;
+        if let Some(former) = &mut self.former
+            && former.learn(self.context.dedup().nodes(), end).is_err()
+        {
+            // What is known of it stays right; the index knows the rest.
+            self.former = None;
+        }
         self.stream(stream)?.push_data(data)
     }
 
@@ -333,7 +357,8 @@ impl FileBody {
     /// reach within `max_bytes` of the offset go back: the end of the file may have cut their last chunks. A chunker
     /// needs `max_bytes` from the start of a chunk to decide where it ends.
     fn restart_at(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
-        let mut run = Ingest::new(self.context.ingest.clone(), stream, None);
+        let known = self.former.as_ref().map(|former| former.known.clone());
+        let mut run = Ingest::new(self.context.ingest.clone(), stream, known);
         let max_bytes = self.context.ingest.chunker.max_bytes() as u64;
         let mut back = Vec::new();
         while back.is_empty() || self.pieces.len_bytes() + max_bytes > size_bytes {

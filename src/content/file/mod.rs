@@ -20,6 +20,7 @@
 
 pub(crate) mod body;
 pub(crate) mod dirty;
+mod former;
 pub(crate) mod read;
 mod read_ahead;
 pub(crate) mod rewrite;

@@ -31,7 +31,7 @@ fn put(pool: &Pool, from: &Path, name: &str, base: BaseChoice) -> VersionReport 
 const LAST: BaseChoice = BaseChoice::LastIn(ROOT_INO);
 
 /// A tree with something for each change below.
-fn make(top: &Path) {
+pub(super) fn make(top: &Path) {
     let at = |name: &str| top.join(name);
     for directory in ["etc", "etc/deep", "home", "empty"] {
         fs::create_dir(at(directory)).expect("makes");
@@ -55,10 +55,10 @@ fn set_back(path: &Path, to: &fs::Metadata) {
     file.set_modified(to.modified().expect("has a time")).expect("sets");
 }
 
-type Change = (&'static str, fn(&Path));
+pub(super) type Change = (&'static str, fn(&Path));
 
 /// Changes that a put with a base must find.
-const FOUND: &[Change] = &[
+pub(super) const FOUND: &[Change] = &[
     ("nothing", |_| {}),
     ("appended", |top| {
         OpenOptions::new().append(true).open(top.join("etc/file-1")).unwrap().write_all(b"more").unwrap();
@@ -331,4 +331,46 @@ fn a_base_that_is_forgotten_meanwhile_gives_what_was_taken_over() {
     assert_clean(&pool);
     assert_eq!(read(&pool, find(&pool, "v8/home/large")), bytes(1, 3 << 20));
     assert!(pool.service().lookup(ROOT_INO, b"v7").is_err());
+}
+
+/// Chunks for which the index was asked: the filter `open` is the first that asks it.
+fn asked_of_index(pool: &Pool) -> u64 {
+    let filters = pool.stats().expect("counts").filters;
+    filters.iter().find(|filter| filter.name == "open").expect("is in the chain").asked
+}
+
+/// The recipe of the base tells the chunks that did not change, so that the index is not asked for them.
+#[test]
+fn a_large_file_that_changed_a_little_is_compared_with_its_former_recipe() {
+    let top = tempfile::tempdir().expect("makes");
+    let path = top.path().join("large");
+    fs::write(&path, bytes(3, 24 << 20)).expect("writes");
+    let device = formatted();
+    let pool = open(&device);
+    put(&pool, top.path(), "v1", LAST);
+    let changed = OpenOptions::new().write(true).open(&path).expect("opens");
+    // Something inserted in front moves all boundaries, and each segment changes.
+    let content = [&bytes(4, 1000)[..], &bytes(3, 24 << 20)].concat();
+    changed.write_at(&content, 0).expect("writes");
+    for number in 0..48 {
+        changed.write_at(b"changed", number << 19).expect("writes");
+    }
+    let asked = |name: &str, base: BaseChoice| {
+        // Nothing of the first put is in memory.
+        pool.close().expect("closes");
+        let pool = open(&device);
+        let report = put(&pool, top.path(), name, base);
+        assert_clean(&pool);
+        let asked = asked_of_index(&pool);
+        pool.close().expect("closes");
+        (report.fingerprint, asked)
+    };
+    let (with_base, with_few) = asked("v2", LAST);
+    let device = formatted();
+    let other = open(&device);
+    let without = put(&other, top.path(), "v", BaseChoice::None);
+    assert_eq!(with_base, without.fingerprint);
+    let all = asked_of_index(&other);
+    println!("of {all} chunks the index was asked for {with_few}");
+    assert!(with_few < all / 4, "{with_few} of {all}");
 }

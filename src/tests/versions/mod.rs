@@ -10,6 +10,7 @@ mod life;
 mod order;
 mod put;
 mod rebuild;
+mod resumed;
 mod series;
 pub(crate) mod site;
 pub(crate) mod spots;

@@ -1,5 +1,6 @@
 //! The options of a put: which parts of a tree are copied, and for which user.
 
+use dedupfs_service::Ino;
 use serde::{Deserialize, Serialize};
 
 use super::frozen::BaseChoice;
@@ -36,11 +37,25 @@ pub struct VersionOptions {
     pub verify_percent: u8,
     /// An entry that changed less than this time before it was read is read the next time, too. Milliseconds.
     pub racy_ms: u64,
+    /// The directory beside which earlier puts of the source left incomplete versions. What they vouch for is taken over,
+    /// too.
+    #[serde(default)]
+    pub resume_in: Option<Ino>,
+    /// Time of work between two incomplete versions, in milliseconds; 0: none is named.
+    #[serde(default)]
+    pub incomplete_every_ms: u64,
 }
 
 impl Default for VersionOptions {
     fn default() -> Self {
-        Self { origin: Origin::default(), base: BaseChoice::None, verify_percent: 0, racy_ms: RACY_MS }
+        Self {
+            origin: Origin::default(),
+            base: BaseChoice::None,
+            verify_percent: 0,
+            racy_ms: RACY_MS,
+            resume_in: None,
+            incomplete_every_ms: 0,
+        }
     }
 }
 

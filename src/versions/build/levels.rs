@@ -1,5 +1,7 @@
 //! Lists above leaves: parts are gathered level by level, and a level that is full becomes a node of the one above.
 
+use std::sync::Arc;
+
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Pin;
 use dedupfs_store::recipe::Child;
@@ -9,14 +11,16 @@ use super::cut::CutRule;
 use super::stored::Nodes;
 
 /// A stored node with everything that its parent says of it.
+#[derive(Clone)]
 pub(super) struct Stored {
     pub(super) level: u8,
     pub(super) part: Part,
     /// Keeps the node until its parent is stored.
-    pub(super) pin: Pin,
+    pub(super) pin: Arc<Pin>,
 }
 
 /// The levels above the leaves of one directory, or of the links.
+#[derive(Clone)]
 pub(super) struct Levels {
     leaf_level: u8,
     list_level_max: u8,
@@ -30,7 +34,7 @@ pub(super) struct Uppermost {
     pub(super) level: u8,
     pub(super) child: Child,
     pub(super) below: Below,
-    pub(super) pin: Pin,
+    pub(super) pin: Arc<Pin>,
 }
 
 impl Levels {
@@ -67,7 +71,8 @@ impl Levels {
         let level = u8::try_from(height).ok().and_then(|height| self.leaf_level.checked_add(height + 1));
         let level = level.filter(|level| *level <= self.list_level_max);
         let level = level.ok_or(EngineError::Internal("a directory has more levels than it can need"))?;
-        let (parts, pins): (Vec<Part>, Vec<Pin>) = parts.into_iter().map(|stored| (stored.part, stored.pin)).unzip();
+        let (parts, pins): (Vec<Part>, Vec<Arc<Pin>>) =
+            parts.into_iter().map(|stored| (stored.part, stored.pin)).unzip();
         let list = nodes.store(Node::List { level, parts })?;
         drop(pins);
         self.push(height + 1, list);

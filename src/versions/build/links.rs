@@ -56,15 +56,20 @@ impl Links {
         Some(number)
     }
 
+    /// Number of files in the table.
+    pub(super) fn len(&self) -> usize {
+        self.links.len()
+    }
+
     /// Stores the table.
-    pub(super) fn store(&mut self, nodes: &Nodes<'_>, rules: &CutRules) -> Result<Option<Uppermost>> {
-        let mut sorted: Vec<Link> = std::mem::take(&mut self.links).into_values().collect();
+    pub(super) fn store(&self, nodes: &Nodes<'_>, rules: &CutRules) -> Result<Option<Uppermost>> {
+        let mut sorted: Vec<&Link> = self.links.values().collect();
         sorted.sort_unstable_by_key(|link| link.number);
         let mut levels = Levels::new(LINKS_LEVEL, LINKS_LEVEL_MAX, rules.list);
         let mut rows = Vec::new();
         for link in sorted {
             let key = link.number.to_be_bytes();
-            rows.push(link);
+            rows.push(link.clone());
             if rules.leaf.ends_behind(0, rows.len(), &key) {
                 levels.add(nodes, nodes.store(Node::Links(std::mem::take(&mut rows)))?)?;
             }

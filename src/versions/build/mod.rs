@@ -26,10 +26,10 @@ use links::Links;
 use stored::Nodes;
 
 /// Keeps content from being reclaimed until a stored node refers to it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Keep {
     /// Of a subdirectory.
-    Node(#[expect(dead_code, reason = "it only lives")] Pin),
+    Node(#[expect(dead_code, reason = "it only lives")] Arc<Pin>),
     /// Of a file, or of extended attributes. Several names share it.
     Root(Arc<RootPin>),
 }
@@ -45,6 +45,7 @@ impl Keep {
 }
 
 /// A directory whose entries are being added.
+#[derive(Clone)]
 struct Building {
     name: Vec<u8>,
     cut: CutRule,
@@ -93,7 +94,7 @@ impl Building {
         self.levels.add(nodes, leaf)
     }
 
-    fn finish(mut self, nodes: &Nodes<'_>) -> Result<(Directory, Option<Pin>)> {
+    fn finish(mut self, nodes: &Nodes<'_>) -> Result<(Directory, Option<Arc<Pin>>)> {
         self.end_leaf(nodes)?;
         let subdirectories = self.subdirectories;
         Ok(match self.levels.finish(nodes)? {
@@ -129,7 +130,7 @@ pub(crate) struct Built {
     /// Root of the version's inode.
     pub(crate) root: Root,
     /// Keeps the top until the version is named.
-    pub(crate) pin: Pin,
+    pub(crate) pin: Arc<Pin>,
     /// Its uppermost entry.
     pub(crate) entry: Entry,
     /// Sums over everything below the uppermost entry.
@@ -248,16 +249,42 @@ impl<'a> TreeBuilder<'a> {
         parent.add(&self.nodes, attributes.entry(name, None, content), keep)
     }
 
+    /// Stores what there is so far as a tree of its own, and goes on. Directories that have not ended get `attributes`,
+    /// and the entries that they have. There must be one.
+    ///
+    /// Cost: a leaf and some lists for each of these directories, and the table of links.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub(crate) fn so_far(&mut self, attributes: &EntryAttributes) -> Result<Built> {
+        let (nodes, rules, ways, totals) = (self.nodes.clone(), self.rules, self.ways.clone(), self.totals);
+        // The table may be large, so it is lent.
+        let mut copy = TreeBuilder { nodes, rules, ways, links: std::mem::take(&mut self.links), totals };
+        let ended = (1..copy.depth()).try_for_each(|_| copy.end_directory(attributes.clone(), None));
+        let built = ended.and_then(|()| copy.end(attributes.clone()));
+        self.links = copy.links;
+        built
+    }
+
+    /// Number of rows that [`so_far`](Self::so_far) stores at most, those of lists not counted.
+    pub(crate) fn open_rows(&self) -> usize {
+        self.ways.iter().map(|way| way.leaf.len() + 1).sum::<usize>() + self.links.len()
+    }
+
     /// Ends the uppermost directory, and the tree.
     ///
     /// # Errors
     /// As [`add`](Self::add).
     pub(crate) fn finish(mut self, attributes: EntryAttributes) -> Result<Built> {
+        self.end(attributes)
+    }
+
+    fn end(&mut self, attributes: EntryAttributes) -> Result<Built> {
         let way = self.ways.pop().filter(|_| self.ways.is_empty());
         let way = way.ok_or(EngineError::Internal("a tree ends within a directory"))?;
         let (directory, pin) = way.finish(&self.nodes)?;
         let links = self.links.store(&self.nodes, &self.rules)?;
-        let (links, _links_pin): (Option<(u8, Child)>, Option<Pin>) =
+        let (links, _links_pin): (Option<(u8, Child)>, Option<Arc<Pin>>) =
             links.map(|links| ((links.level, links.child), links.pin)).unzip();
         let entry = attributes.entry(Vec::new(), None, Content::Directory(directory));
         let top = self.nodes.store(Node::Top(Box::new(Top { entry: entry.clone(), links })))?;

@@ -1,6 +1,7 @@
 //! Storing tree nodes, each in a section of its own.
 
 use std::cell::Cell;
+use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Deduplicator, StreamId};
@@ -9,6 +10,7 @@ use dedupfs_store::tree::{Node, Part};
 use super::levels::Stored;
 
 /// Stores the nodes of one tree.
+#[derive(Clone)]
 pub(super) struct Nodes<'a> {
     dedup: &'a Deduplicator,
     stream: StreamId,
@@ -29,6 +31,6 @@ impl<'a> Nodes<'a> {
         let section = self.dedup.enter();
         let (child, pin) = self.dedup.store_tree_node(&section, self.stream, node)?;
         self.count.set(self.count.get() + 1);
-        Ok(Stored { level, part: Part { child, last_key, below }, pin })
+        Ok(Stored { level, part: Part { child, last_key, below }, pin: Arc::new(pin) })
     }
 }

@@ -21,7 +21,7 @@ use crate::control::{ControlClient, Failure, FailureKind};
 use crate::progress::Bars;
 use crate::report::versions::{Pruned, PrunedVersion};
 use crate::versions::{Directory, check_rules};
-use crate::{exit, interrupt, report};
+use crate::{exit, hidden, interrupt, report};
 
 pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
     let rules = args.rules.rules().map(check_rules).transpose()?;
@@ -54,6 +54,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
         let mut pruning =
             Pruning { args, directory: &directory, daemon: &mut daemon, names: names(&directory)?, versions };
         let outcome = pruning.remove(&decisions, rules.free_until, &mut result);
+        hidden::remove_abandoned(&directory.file);
         directory.sync(&args.directory)?;
         outcome?;
     }

@@ -15,7 +15,7 @@ use crate::control::{Failure, FailureKind, PutRequest};
 use crate::hidden::HiddenDirectory;
 use crate::inside::{self, Inside, NewName};
 use crate::progress::Bars;
-use crate::{exit, interrupt};
+use crate::{exit, hidden, interrupt};
 
 pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
     let (from, metadata) = inside::open_source(&args.source)?;
@@ -34,10 +34,18 @@ pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
     // From here on a signal ends the command in order, and the hidden directory goes.
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
-    let hidden = HiddenDirectory::make(&to.directory)?;
-    let copied = copy(args, (&from, &metadata), (&to, &place), &hidden, &progress);
+    let version = version_options(args, &metadata, &place)?;
+    let origin = version.as_ref().map(|version| version.origin.clone());
+    let hidden = HiddenDirectory::make(&to.directory, origin.as_ref())?;
+    let copied = copy(args, (&from, &metadata), (&to, &place), (&hidden, version), &progress);
     bars.finish();
-    hidden.remove_or_tell(&args.destination);
+    match (&copied, &origin) {
+        (Err(_), _) => hidden.keep_incomplete(&args.destination),
+        (Ok(_), origin) => {
+            hidden.remove_or_tell(&args.destination);
+            origin.iter().for_each(|origin| hidden::remove_superseded(&to.directory, origin));
+        }
+    }
     inside::conclude(&copied?, args.json)
 }
 
@@ -63,7 +71,14 @@ fn version_options(args: &PutArgs, source: &Metadata, place: &Inside) -> Result<
         source: path.as_os_str().as_bytes().to_vec(),
         host: rustix::system::uname().nodename().to_bytes().to_vec(),
     };
-    Ok(Some(VersionOptions { origin, base, verify_percent: args.verify, ..VersionOptions::default() }))
+    Ok(Some(VersionOptions {
+        origin,
+        base,
+        verify_percent: args.verify,
+        resume_in: (!args.reread).then_some(place.ino),
+        incomplete_every_ms: args.incomplete_every.saturating_mul(1000),
+        ..VersionOptions::default()
+    }))
 }
 
 /// Whether the kernel lets the owner rename a directory with this mode.
@@ -87,7 +102,7 @@ fn copy(
     args: &PutArgs,
     (from, metadata): (&File, &Metadata),
     (to, place): (&NewName, &Inside),
-    hidden: &HiddenDirectory<'_>,
+    (hidden, version): (&HiddenDirectory<'_>, Option<VersionOptions>),
     progress: &dyn Progress,
 ) -> Result<TransferReport, Failure> {
     let uid = rustix::process::geteuid();
@@ -102,7 +117,7 @@ fn copy(
         leaves_out_device: Some(place.device),
         leaves_out_directories: inside::roots(&place.pool),
         owner: (!uid.is_root()).then(owner).transpose()?,
-        version: version_options(args, metadata, place)?,
+        version,
     };
     let asks_for_version = options.version.is_some();
     let owner = options.owner.clone();

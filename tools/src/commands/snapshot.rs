@@ -38,7 +38,7 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<u8, Failure> {
     // From here on a signal ends the command in order, and the hidden directory goes.
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
-    let hidden = HiddenDirectory::make(&to.directory)?;
+    let hidden = HiddenDirectory::make(&to.directory, None)?;
     let name = to.name.as_bytes().to_vec();
     let request = SnapshotRequest { source: place.ino, into: hidden.ino, name, origin };
     let made = make(args, (&place, &to), &hidden, request, &progress);

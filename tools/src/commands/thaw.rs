@@ -31,7 +31,7 @@ pub(crate) fn run(args: &ThawArgs) -> Result<u8, Failure> {
         FailureKind::Usage.because(format!("{shown} is no version, and no directory of one: {advice}"))
     })?;
     let to = destination(&args.destination, &place)?;
-    let hidden = HiddenDirectory::make(&to.directory)?;
+    let hidden = HiddenDirectory::make(&to.directory, None)?;
     let made = (|| {
         let bars = Bars::default();
         let progress = interrupt::ended_by_signals(&bars)?;

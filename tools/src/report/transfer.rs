@@ -2,9 +2,11 @@
 
 use std::fmt::Write as _;
 
-use dedupfs::VersionReport;
 use dedupfs::transfer::TransferReport;
+use dedupfs::{Resumed, VersionReport};
+use jiff::tz::TimeZone;
 
+use super::versions::local;
 use crate::duration;
 use crate::size::show;
 
@@ -55,12 +57,19 @@ pub(crate) fn transfer(report: &TransferReport) -> String {
 fn of_version(version: &VersionReport) -> String {
     let VersionReport { fingerprint, entries, new_bytes, taken_over, .. } = version;
     let mut text = format!("version of {entries} entries, new {}, fingerprint {fingerprint}\n", show(*new_bytes));
+    let resumed = version.resumed.map_or(0, |resumed| resumed.entries);
+    if let Some(Resumed { entries, from_secs }) = version.resumed {
+        let date = local(from_secs, &TimeZone::system());
+        let _ = writeln!(text, "resumed: {entries} files taken over from an incomplete put of {date}");
+    }
     match (&version.without_base, version.base) {
         (None, Some(_)) => {
-            let _ = writeln!(text, "{taken_over} unchanged since the version before: not read");
+            let since = taken_over.saturating_sub(resumed);
+            let _ = writeln!(text, "{since} unchanged since the version before: not read");
         }
         (Some(why), _) => {
-            let _ = writeln!(text, "read everything: {why}");
+            let what = if resumed > 0 { "everything else" } else { "everything" };
+            let _ = writeln!(text, "read {what}: {why}");
         }
         (None, None) => {}
     }
@@ -88,6 +97,14 @@ mod tests {
             text.contains(", 2 directories, 1 further names of files in ") && text.contains("4 problems"),
             "{text}"
         );
+        let base = Some(5);
+        let resumed = Some(Resumed { entries: 30, from_secs: 1_795_400_000 });
+        let version = VersionReport { taken_over: 40, base, resumed, ..VersionReport::default() };
+        let text = of_version(&version);
+        assert!(text.contains("resumed: 30 files taken over from an incomplete put of 2026-11-"), "{text}");
+        assert!(text.contains("\n10 unchanged since the version before"), "{text}");
+        let text = of_version(&VersionReport { base: None, without_base: Some("no".to_owned()), ..version });
+        assert!(text.contains("\nread everything else: no\n"), "{text}");
         let nothing = transfer(&TransferReport::default());
         assert!(nothing.contains("0 files"), "{nothing}");
     }

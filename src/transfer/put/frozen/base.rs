@@ -1,9 +1,9 @@
-//! The version on which a put builds: an entry that its notes call unchanged is taken over, and not read.
+//! A version on which a put builds: an entry that its notes call unchanged is taken over, and not read.
 
 use std::collections::VecDeque;
 
 use dedupfs_base::Result;
-use dedupfs_namespace::{Inode, version_of};
+use dedupfs_namespace::{Inode, VERSION_RECORD, version_of};
 use dedupfs_service::Ino;
 use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{Content, Entry};
@@ -17,6 +17,7 @@ use crate::versions::list::list;
 use crate::versions::name::Origin;
 use crate::versions::notes::{About, Noted, Notes};
 use crate::versions::read::{Found, FrozenTree, RowAt};
+use crate::versions::record::VersionRecord;
 
 /// The choice of a base.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -51,6 +52,8 @@ pub(super) struct BaseDirectory {
 pub(super) struct BaseEntry {
     pub(super) entry: Entry,
     pub(super) noted: Noted,
+    /// Whether it is of an incomplete version.
+    pub(super) is_incomplete: bool,
 }
 
 impl<'a> Base<'a> {
@@ -68,6 +71,20 @@ impl<'a> Base<'a> {
                 .map_err(|error| format!("the versions cannot be listed: {error}"))?
                 .ok_or("there is no earlier version of this source here")?,
         };
+        let base = Self::open_incomplete(core, service, ino, origin)?;
+        match is_incomplete(core, ino) {
+            false => Ok(base),
+            true => Err("the base is incomplete".to_owned()),
+        }
+    }
+
+    /// Opens a base that may be incomplete. `Err` says in words why it is none.
+    pub(super) fn open_incomplete(
+        core: &'a Core,
+        service: &'a Service,
+        ino: Ino,
+        origin: &Origin,
+    ) -> std::result::Result<Self, String> {
         let held = service.hold_version(ino);
         let version = core.namespace.inode_shared(ino).ok().flatten();
         let version: std::sync::Arc<Inode> = version.ok_or("the base is gone")?;
@@ -96,7 +113,7 @@ impl<'a> Base<'a> {
     pub(super) fn entry(&self, directory: &mut BaseDirectory, name: &[u8]) -> Result<Option<BaseEntry>> {
         let Some(row) = self.row(directory, name)? else { return Ok(None) };
         let Some(noted) = self.notes.get(row.place)? else { return Ok(None) };
-        Ok(Some(BaseEntry { entry: row.entry, noted }))
+        Ok(Some(BaseEntry { entry: row.entry, noted, is_incomplete: false }))
     }
 
     fn row(&self, directory: &mut BaseDirectory, name: &[u8]) -> Result<Option<RowAt>> {
@@ -132,6 +149,12 @@ fn last_in(core: &Core, directory: Ino, origin: &Origin) -> Result<Option<Ino>> 
         !version.incomplete && version.damaged.is_none() && version.is_of(origin)
     };
     Ok(versions.iter().rev().find(is_of).map(|version| version.ino))
+}
+
+/// Whether a version says that it is incomplete, or its record cannot be read.
+fn is_incomplete(core: &Core, version: Ino) -> bool {
+    let record = core.namespace.xattr(version, VERSION_RECORD).ok().flatten();
+    record.and_then(|record| VersionRecord::decode(&record).ok()).is_none_or(|record| record.is_incomplete)
 }
 
 /// Time of the last change of the inode, in nanoseconds since 1970.

@@ -27,6 +27,9 @@ use crate::versions::notes::Noted;
 /// Largest set of extended attributes.
 const ATTRIBUTES_BYTES_MAX: usize = 64 << 20;
 
+/// A shorter file is written without its former recipe: reading that would cost as much as asking the index.
+const FORMER_BYTES_MIN: u64 = 8 << 20;
+
 /// An entry that was copied.
 pub(super) struct Made {
     pub(super) attributes: EntryAttributes,
@@ -67,7 +70,7 @@ impl Freezing<'_> {
         if let Some(unchanged) = unchanged
             && !self.is_verified(&seen)
         {
-            self.count_taken_over(&seen);
+            self.count_taken_over(&seen, unchanged);
             return Ok(Arc::new(taken_over(&seen, unchanged)));
         }
         // A device must not be opened: opening may act on it.
@@ -83,7 +86,7 @@ impl Freezing<'_> {
         }
         let is_pseudo = directory.attributes.is_pseudo;
         let source = Source { from: from.as_fd(), stat: &stat, is_pseudo, path: &path };
-        let made = self.with_names(&stat, || self.file(&source, now, space))?;
+        let made = self.with_names(&stat, || self.file(&source, now, base, space))?;
         if let Some(unchanged) = unchanged {
             self.compare(&made, unchanged, &path);
         }
@@ -111,8 +114,9 @@ impl Freezing<'_> {
         is_file && percent > 0 && checksum_seeded(&stat.st_ino.to_le_bytes(), self.seed) % 100 < percent
     }
 
-    fn count_taken_over(&self, stat: &Stat) {
+    fn count_taken_over(&self, stat: &Stat, base: &BaseEntry) {
         self.counts.taken_over.fetch_add(1, Ordering::Relaxed);
+        self.counts.resumed.fetch_add(u64::from(base.is_incomplete), Ordering::Relaxed);
         match disk::kind_of(stat) {
             Some(FileKind::Regular) => self.tally.file(0),
             _ => self.tally.other(),
@@ -183,8 +187,8 @@ impl Freezing<'_> {
         Ok(made(stat, self.noted(stat, now_nanos), attributes, content, (keep, None)))
     }
 
-    fn file(&self, source: &Source<'_>, now_nanos: i64, space: &mut Space) -> Outcome<Made> {
-        let mut body = self.body()?;
+    fn file(&self, source: &Source<'_>, now_nanos: i64, base: Option<&BaseEntry>, space: &mut Space) -> Outcome<Made> {
+        let mut body = self.body_like(base)?;
         let mut writing = Writing { freezing: self, body: &mut body };
         let bytes = source.copy(self.tally, &mut space.content, &mut writing)?;
         let stat = source.stat;
@@ -198,6 +202,19 @@ impl Freezing<'_> {
             self.tally.problem(&(source.path)(), what);
         }
         Ok(made(stat, noted, attributes, Content::File { root, data_bytes }, (keep, pin)))
+    }
+
+    /// Begins the content of a file. The base, which is held, is likely to have most of its chunks.
+    fn body_like(&self, base: Option<&BaseEntry>) -> Outcome<FileBody> {
+        if let Some(BaseEntry { entry: Entry { content: Content::File { root, .. }, .. }, .. }) = base
+            && root.len_bytes() >= FORMER_BYTES_MIN
+        {
+            match FileBody::anew(self.core.files.clone(), root) {
+                Ok(body) => return Ok(body),
+                Err(error) => tracing::debug!(%error, "the former content of a file is no help"),
+            }
+        }
+        self.body()
     }
 
     fn body(&self) -> Outcome<FileBody> {

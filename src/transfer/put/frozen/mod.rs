@@ -5,16 +5,18 @@
 //! takes the windows in the order of the walk and builds the frozen tree. So no entry has an inode row, and names are
 //! written once, as tree nodes.
 //!
-//! With a [`base`], entries that did not change since are taken over from it.
+//! With [`bases`], entries that did not change since are taken over from them.
 //!
-//! Content is pinned from the moment it is stored until the leaf that names it is. Nothing of an unfinished tree
-//! survives: its content is garbage that reclaiming finds.
+//! Content is pinned from the moment it is stored until the leaf that names it is. Of an unfinished tree an incomplete
+//! version may survive ([`so_far`]). The rest of its content is garbage that reclaiming finds.
 //!
 //! Memory: the names of the open directories; [`STEPS_WAITING`] windows of [`WINDOW_ENTRIES`](window::WINDOW_ENTRIES)
 //! entries; the buffers of the crew; a leaf and some lists for each open directory.
 
 mod base;
+mod bases;
 mod entry;
+mod so_far;
 mod walk;
 mod window;
 
@@ -28,15 +30,15 @@ use dedupfs_content::StreamId;
 use dedupfs_namespace::check_name;
 use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::StoreError;
-use dedupfs_sync::Mutex;
 use dedupfs_sync::channel::{self, Receiver};
 use dedupfs_sync::clock::Instant;
 use rustix::fs::Stat;
 use rustix::io::Errno;
 
-use self::base::Base;
 pub use self::base::BaseChoice;
+use self::bases::Bases;
 use self::entry::Made;
+use self::so_far::SoFar;
 use self::window::Step;
 use super::super::crew::{self, Hand};
 use super::super::directory::{self, Descriptors};
@@ -50,8 +52,9 @@ use crate::engine::Core;
 use crate::progress::Progress;
 use crate::service::{Service, now};
 use crate::versions::build::{Built, TreeBuilder};
-use crate::versions::name::{Making, VersionReport, name_version};
+use crate::versions::name::{Making, Resumed, VersionReport, name_version};
 use crate::versions::notes::{self, About, Noted, NotesWriter};
+use crate::versions::work::WORK_MARK;
 
 /// Steps of the walk that may wait for the thread that builds the tree.
 const STEPS_WAITING: usize = 8;
@@ -72,6 +75,8 @@ struct Seen {
 #[derive(Default)]
 struct Counts {
     taken_over: AtomicU64,
+    /// The part of `taken_over` that is of incomplete versions.
+    resumed: AtomicU64,
     verified: AtomicU64,
     lied: AtomicU64,
 }
@@ -82,9 +87,7 @@ struct Freezing<'a> {
     service: &'a Service,
     options: &'a PutOptions,
     version: &'a VersionOptions,
-    base: Option<Base<'a>>,
-    /// Why entries of the base are not taken over any more.
-    given_up: Mutex<Option<String>>,
+    bases: Bases<'a>,
     counts: Counts,
     /// Decides which entries are verified.
     seed: u64,
@@ -116,12 +119,13 @@ pub(crate) fn put_version(
     let begun = Instant::now();
     drop(core.begin_change()?);
     core.namespace.check_versions()?;
+    // In a work directory the kernel must see nothing of what is named and forgotten.
+    let has_mark = core.namespace.xattr(into, WORK_MARK)?.is_some();
+    let hidden = has_mark.then(|| service.hide(into)).transpose()?;
     let stored_before = core.dedup.stats().bytes_stored;
-    let (base, without_base) = match Base::open(core, service, version.base, &version.origin) {
-        Ok(base) => (Some(base), None),
-        Err(why) => (None, Some(why)),
-    };
-    let base_ino = base.as_ref().map(|base| base.ino);
+    let so_far = hidden.as_ref().and_then(|_| SoFar::new(core, service, version, (into, name), begun));
+    let bases = Bases::open(core, service, version);
+    let (base, resumed_from_secs) = (bases.complete(), bases.resumed_from_secs());
     let mut seed = [0; 8];
     dedupfs_sync::entropy::fill(&mut seed)
         .map_err(|error| StoreError::from_io("get", "random bytes", error))
@@ -132,8 +136,7 @@ pub(crate) fn put_version(
         service,
         options,
         version,
-        base,
-        given_up: Mutex::new(without_base),
+        bases,
         counts: Counts::default(),
         seed: u64::from_le_bytes(seed),
         stream: StreamId(STREAM_BASE | into),
@@ -143,11 +146,20 @@ pub(crate) fn put_version(
         descriptors: Descriptors::default(),
     };
     let notes = begin_notes(core, into);
-    let Outcome { built, notes, counts, given_up } = freezing.run(from, &c_name, notes);
+    let Outcome { built, notes, so_far, counts, without_base } = freezing.run(from, &c_name, (notes, so_far));
     // A client that has gone gives the version no name.
     tally.note(tally.go_on(), std::path::PathBuf::new);
-    let mut report = tally.finish()?;
-    let built = built.ok_or(EngineError::Internal("a tree without a top"))?;
+    let (mut report, built, notes) = match (tally.finish(), built, notes) {
+        (Ok(report), Some(built), notes) => (report, built, notes),
+        (Ok(_), None, _) => return Err(EngineError::Internal("a tree without a top").into()),
+        (Err(error), built, notes) => {
+            if let (Some(mut so_far), Some(built), Some(notes)) = (so_far, built, &notes) {
+                so_far.end_whole(built, notes);
+            }
+            discard(notes);
+            return Err(error);
+        }
+    };
     let top = built.top();
     let _pass = core.begin_change()?;
     let making = Making {
@@ -155,6 +167,7 @@ pub(crate) fn put_version(
         new_bytes: core.dedup.stats().bytes_stored.saturating_sub(stored_before),
         problems: report.problem_count,
         elapsed: begun.elapsed(),
+        is_incomplete: false,
         completed: now(),
     };
     let named = name_version(core, built, (into, name), &making)?;
@@ -164,9 +177,14 @@ pub(crate) fn put_version(
             tracing::warn!(%error, "the notes of a put cannot be kept");
         }
     }
+    if let Some(so_far) = so_far {
+        so_far.forget();
+    }
+    let resumed = resumed_from_secs.map(|from_secs| Resumed { entries: counts.resumed.into_inner(), from_secs });
     report.version = Some(VersionReport {
-        base: base_ino,
-        without_base: given_up,
+        base,
+        without_base,
+        resumed,
         taken_over: counts.taken_over.into_inner(),
         verified: counts.verified.into_inner(),
         lied: counts.lied.into_inner(),
@@ -177,13 +195,17 @@ pub(crate) fn put_version(
 }
 
 /// What is left when the walk has ended.
-struct Outcome {
+struct Outcome<'a> {
     /// The finished tree; `None` after an error, which the tally has.
     built: Option<Built>,
     notes: Option<NotesWriter>,
+    so_far: Option<SoFar<'a>>,
     counts: Counts,
-    given_up: Option<String>,
+    without_base: Option<String>,
 }
+
+/// What the thread that builds the tree writes beside it.
+type Beside<'a> = (Option<NotesWriter>, Option<SoFar<'a>>);
 
 /// Begins the notes of a put; a put can do without.
 fn begin_notes(core: &Core, into: Ino) -> Option<NotesWriter> {
@@ -194,26 +216,26 @@ fn begin_notes(core: &Core, into: Ino) -> Option<NotesWriter> {
     begun.inspect_err(|error| tracing::warn!(%error, "this put keeps no notes")).ok()
 }
 
+/// Removes unfinished notes.
+fn discard(notes: Option<NotesWriter>) {
+    if let Some(notes) = notes {
+        notes.discard();
+    }
+}
+
 impl Freezing<'_> {
-    fn run(mut self, from: OwnedFd, name: &CStr, notes: Option<NotesWriter>) -> Outcome {
-        let (built, notes) = match self.look_at_top(&from) {
+    fn run<'b>(mut self, from: OwnedFd, name: &CStr, beside: Beside<'b>) -> Outcome<'b> {
+        let (built, (notes, so_far)) = match self.look_at_top(&from) {
             Ok(stat) => {
                 self.device = stat.st_dev;
-                self.walk_and_build((from, stat), name, notes)
+                self.walk_and_build((from, stat), name, beside)
             }
             Err(trouble) => {
                 self.tally.note_top(Err(trouble), name);
-                (None, notes)
+                (None, beside)
             }
         };
-        let notes = match (&built, notes) {
-            (None, Some(notes)) => {
-                notes.discard();
-                None
-            }
-            (_, notes) => notes,
-        };
-        Outcome { built, notes, counts: self.counts, given_up: self.given_up.into_inner() }
+        Outcome { built, notes, so_far, without_base: self.bases.without_complete(), counts: self.counts }
     }
 
     fn look_at_top(&self, from: &OwnedFd) -> super::super::tally::Outcome<Stat> {
@@ -224,24 +246,24 @@ impl Freezing<'_> {
         }
     }
 
-    fn walk_and_build(
+    fn walk_and_build<'b>(
         &self,
         (from, stat): (OwnedFd, Stat),
         name: &CStr,
-        notes: Option<NotesWriter>,
-    ) -> (Option<Built>, Option<NotesWriter>) {
+        beside: Beside<'b>,
+    ) -> (Option<Built>, Beside<'b>) {
         let tally = self.tally;
         let again = from.try_clone();
         let outcome = dedupfs_sync::thread::scope(|scope| {
             let (sender, receiver) = channel::bounded::<Step>(STEPS_WAITING);
-            let build = move || self.build(&receiver, notes);
+            let build = move || self.build(&receiver, beside);
             let builder = dedupfs_sync::thread::Builder::new().name("build-tree".to_owned()).spawn_scoped(scope, build);
             let builder = match builder {
                 Ok(builder) => builder,
                 Err(error) => {
                     let error = TransferError::Disk { what: "cannot start a thread".to_owned(), error };
                     tally.note(Err(Trouble::All(error)), Default::default);
-                    return (None, None);
+                    return (None, (None, None));
                 }
             };
             let walk = |hand: Hand<'_, window::Batch>| self.walk(from, stat, name, hand, &sender);
@@ -258,7 +280,8 @@ impl Freezing<'_> {
     }
 
     /// Builds the tree from the steps of the walk. After an error it takes the rest and drops it.
-    fn build(&self, steps: &Receiver<Step>, mut notes: Option<NotesWriter>) -> (Option<Built>, Option<NotesWriter>) {
+    fn build<'b>(&self, steps: &Receiver<Step>, beside: Beside<'b>) -> (Option<Built>, Beside<'b>) {
+        let (mut notes, mut so_far) = beside;
         let mut tree = Some(TreeBuilder::new(&self.core.dedup, self.stream));
         let mut built = None;
         for step in steps.iter() {
@@ -284,20 +307,22 @@ impl Freezing<'_> {
                 }),
             };
             match outcome.and_then(|building| self.core.relieve().map(|()| building)) {
-                Ok(building) => tree = building,
+                Ok(building) => {
+                    tree = building;
+                    if let (Some(tree), Some(so_far)) = (&mut tree, &mut so_far) {
+                        so_far.look(tree, notes.as_ref());
+                    }
+                }
                 Err(error) => {
                     built = None;
                     self.tally.note(Err(Trouble::All(error.into())), Default::default);
                 }
             }
         }
-        (built, notes)
-    }
-
-    /// Takes nothing more over from the base.
-    fn give_up_base(&self, error: &EngineError) {
-        tracing::warn!(%error, "the base of a put cannot be read: everything else is read from the source");
-        self.given_up.lock().get_or_insert(format!("the base cannot be read: {error}"));
+        if let (Some(mut tree), Some(so_far)) = (tree, &mut so_far) {
+            so_far.end_early(&mut tree, notes.as_ref());
+        }
+        (built, (notes, so_far))
     }
 }
 

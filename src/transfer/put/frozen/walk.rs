@@ -5,7 +5,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use dedupfs_base::Result;
 use dedupfs_sync::channel::Sender;
 use rustix::fs::{FileType, RawDir, Stat};
 
@@ -15,7 +14,7 @@ use super::super::super::disk::{self, Place, XattrSpace};
 use super::super::super::pseudo;
 use super::super::super::tally::{Outcome, Trouble, reading};
 use super::super::LISTING_BYTES;
-use super::base::{Base, BaseDirectory};
+use super::bases::BaseDirectories;
 use super::window::{Batch, Step, WINDOW_ENTRIES, Window};
 use super::{Directory, Freezing, Seen};
 
@@ -33,7 +32,7 @@ struct Level {
     directory: Arc<Directory>,
     entries: std::iter::Peekable<std::vec::IntoIter<Listed>>,
     end: Step,
-    base: Option<BaseDirectory>,
+    bases: BaseDirectories,
 }
 
 impl Freezing<'_> {
@@ -45,8 +44,8 @@ impl Freezing<'_> {
             return self.tally.note_top(Err(Trouble::One("it is the pool itself".to_owned())), name);
         }
         let mut space = XattrSpace::default();
-        let base = self.ask_base(|base| base.top().map(Some));
-        let top = self.level(self.opened(name.to_owned(), from, stat, None), base, &mut space);
+        let bases = self.bases.top();
+        let top = self.level(self.opened(name.to_owned(), from, stat, None), bases, &mut space);
         tell(Step::Begin(name.to_owned()));
         let mut levels = vec![top];
         while let Some(level) = levels.last_mut() {
@@ -62,9 +61,8 @@ impl Freezing<'_> {
             };
             match self.enter(&level.directory, &name) {
                 Ok(directory) => {
-                    let within = level.base.as_mut();
-                    let base = within.and_then(|within| self.ask_base(|base| base.enter(within, name.to_bytes())));
-                    let level = self.level(directory, base, &mut space);
+                    let bases = self.bases.enter(&mut level.bases, name.to_bytes());
+                    let level = self.level(directory, bases, &mut space);
                     tell(Step::Begin(name));
                     levels.push(level);
                 }
@@ -90,12 +88,8 @@ impl Freezing<'_> {
                 Ok(from) => from,
                 Err(trouble) => return self.tally.note(Err(trouble), || level.directory.path(b"")),
             };
-            let bases = match &mut level.base {
-                Some(within) => {
-                    names.iter().map(|name| self.ask_base(|base| base.entry(within, name.to_bytes()))).collect()
-                }
-                None => Vec::new(),
-            };
+            let of_base = |name: &CString| self.bases.entry(&mut level.bases, name.to_bytes());
+            let bases = names.iter().map(of_base).collect();
             let window = Window::new(names, bases);
             tell(Step::Window(window.clone()));
             let mut positions: Vec<usize> = (0..inos.len()).collect();
@@ -105,18 +99,6 @@ impl Freezing<'_> {
                 hand(Batch { window, directory, from, positions: positions.to_vec(), next: 0 });
             }
         }
-    }
-
-    /// Asks the base, unless it was given up.
-    fn ask_base<T>(&self, ask: impl FnOnce(&Base<'_>) -> Result<Option<T>>) -> Option<T> {
-        let base = self.base.as_ref()?;
-        if self.given_up.lock().is_some() {
-            return None;
-        }
-        ask(base).unwrap_or_else(|error| {
-            self.give_up_base(&error);
-            None
-        })
     }
 
     fn is_wanted(&self, directory: &Stat) -> bool {
@@ -153,7 +135,7 @@ impl Freezing<'_> {
     }
 
     /// Reads attributes and names of a directory.
-    fn level(&self, directory: Directory, base: Option<BaseDirectory>, space: &mut XattrSpace) -> Level {
+    fn level(&self, directory: Directory, bases: BaseDirectories, space: &mut XattrSpace) -> Level {
         let directory = Arc::new(directory);
         let stat = &directory.attributes.stat;
         let path = || directory.path(b"");
@@ -172,7 +154,7 @@ impl Freezing<'_> {
         self.tally.note(opened.map(drop), path);
         let (attributes, keep) = attributes;
         let end = Step::End(attributes, keep);
-        Level { directory, entries: entries.into_iter().peekable(), end, base }
+        Level { directory, entries: entries.into_iter().peekable(), end, bases }
     }
 
     /// Returns the names of a directory, sorted.

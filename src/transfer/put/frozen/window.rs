@@ -29,7 +29,7 @@ pub(super) enum Step {
 /// Entries that wait for their content.
 pub(super) struct Window {
     names: Vec<CString>,
-    /// Of each name, the entry of the base; empty without a base.
+    /// Of each name, the entry of a base.
     bases: Vec<Option<BaseEntry>>,
     state: Mutex<State>,
     done: Condvar,

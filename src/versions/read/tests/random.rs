@@ -131,6 +131,68 @@ fn build_of(pool: &Pool, tree: &Tree, source: u64) -> Built {
     builder.finish(attributes(0)).expect("finishes")
 }
 
+/// Adds entries while there are some left to add; returns whether all were added. Directories that have not ended stay
+/// open.
+fn add_some(builder: &mut TreeBuilder<'_>, tree: &Tree, left: &mut usize) -> bool {
+    for (name, (time, item)) in tree {
+        let Some(fewer) = left.checked_sub(1) else { return false };
+        *left = fewer;
+        match item {
+            Item::Directory(below) => {
+                builder.begin_directory(name);
+                if !add_some(builder, below, left) {
+                    return false;
+                }
+                builder.end_directory(attributes(*time), None).expect("ends");
+            }
+            item => add(builder, &Tree::from([(name.clone(), (*time, item.clone()))]), 0),
+        }
+    }
+    true
+}
+
+/// A tree of the first entries has what ending all its directories behind them gives, and the builder goes on as if
+/// nothing had been.
+#[test]
+fn a_tree_so_far_is_the_beginning_of_the_tree() {
+    let pool = open(&formatted());
+    for seed in 1..30 {
+        let (mut random, mut count) = (Random(seed * 0x9e37_79b9), 0);
+        let tree = random_tree(&mut random, 60, 0, &mut count);
+        let whole = build(&pool, &tree);
+        let mut entries = random.below(5) as usize;
+        while entries < count as usize {
+            let begun = || {
+                let mut builder = TreeBuilder::new(&pool.core().dedup, StreamId(1));
+                builder.begin_directory(b"");
+                add_some(&mut builder, &tree, &mut entries.clone());
+                builder
+            };
+            let open_attributes = attributes(7);
+            let mut expected = begun();
+            while expected.depth() > 1 {
+                expected.end_directory(open_attributes.clone(), None).expect("ends");
+            }
+            let expected = expected.finish(open_attributes.clone()).expect("finishes");
+            let mut builder = begun();
+            for _ in 0..2 {
+                let so_far = builder.so_far(&open_attributes).expect("builds");
+                assert_eq!((so_far.root, so_far.totals), (expected.root, expected.totals), "{entries} of seed {seed}");
+            }
+            entries += 1 + random.below(200) as usize;
+        }
+        // The builder that is asked at each entry of the uppermost directory ends as the other does.
+        let mut builder = TreeBuilder::new(&pool.core().dedup, StreamId(1));
+        builder.begin_directory(b"");
+        for (name, item) in &tree {
+            add(&mut builder, &Tree::from([(name.clone(), item.clone())]), 0);
+            builder.so_far(&attributes(7)).expect("builds");
+        }
+        let built = builder.finish(attributes(0)).expect("finishes");
+        assert_eq!((built.root, built.totals), (whole.root, whole.totals), "seed {seed}");
+    }
+}
+
 fn nodes_stored(pool: &Pool) -> u64 {
     pool.core().dedup.stats().nodes_stored
 }

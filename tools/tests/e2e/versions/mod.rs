@@ -9,6 +9,7 @@ mod pruning;
 mod put;
 mod reading;
 mod refused;
+mod resumed;
 
 use std::fs;
 use std::path::{Path, PathBuf};
