@@ -4,6 +4,7 @@ mod calls;
 mod clients;
 mod differing;
 mod forgetting;
+mod freezing;
 mod interrupted;
 mod pruning;
 mod put;
