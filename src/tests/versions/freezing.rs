@@ -132,13 +132,17 @@ const CHANGES: [Change; 14] = [
         let cut = AttributeChanges { size_bytes: Some(3), ..AttributeChanges::default() };
         pool.service().set_attributes(CALLER, find(pool, "live/small"), cut).expect("cuts");
     }),
-    ("open for writing", |pool| drop(open_for_writing(pool, "live/many/file-7"))),
+    ("open for writing", |pool| {
+        open_for_writing(pool, "live/many/file-7");
+    }),
     ("written and not published", |pool| {
         let handle = open_for_writing(pool, "live/small");
         let small = find(pool, "live/small");
         pool.service().write(CALLER, small, handle, 0, b"X", WriteFlags::default()).expect("writes");
     }),
-    ("a new file", |pool| drop(file(pool, find(pool, "live/many"), "new", b""))),
+    ("a new file", |pool| {
+        file(pool, find(pool, "live/many"), "new", b"");
+    }),
     ("a file in a new directory", |pool| {
         let new = directory(pool, find(pool, "live/many"), "new");
         file(pool, new, "new", b"new");
@@ -174,7 +178,9 @@ fn with_live_tree() -> Arc<Pool> {
     let pool = open(&formatted());
     let live = directory(&pool, ROOT_INO, "live");
     let many = directory(&pool, live, "many");
-    (0..20).for_each(|number| drop(file(&pool, many, &format!("file-{number}"), b"content")));
+    for number in 0..20 {
+        file(&pool, many, &format!("file-{number}"), b"content");
+    }
     let small = file(&pool, live, "small", b"a few bytes");
     let named = file(&pool, live, "named", b"named");
     pool.service().set_xattr(CALLER, named, b"user.short", b"value", XattrMode::Any).expect("sets");

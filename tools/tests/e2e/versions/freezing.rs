@@ -184,7 +184,7 @@ fn a_writer_loses_nothing_that_was_answered() {
         // Returns what was answered.
         let write = |client: u64| {
             let mut answered: (Vec<u64>, Vec<String>) = Default::default();
-            let mut number = 0;
+            let mut number = 0_u64;
             while !is_over.load(Ordering::Relaxed) {
                 number += 1;
                 let appended = File::options()
