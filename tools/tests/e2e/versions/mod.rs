@@ -10,6 +10,7 @@ mod pruning;
 mod put;
 mod reading;
 mod refused;
+mod rights;
 
 use std::fs;
 use std::path::{Path, PathBuf};
