@@ -1,4 +1,4 @@
-//! Who may make, remove and change back versions: root and the user who mounted the pool, nobody else.
+//! Who may make, remove and change back versions: root and the user who mounted the pool (`administration`), nobody else.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
@@ -79,37 +79,4 @@ fn only_root_and_the_user_who_mounted_the_pool_make_and_remove_versions() {
     super::forget(&[&version, &new]).expect(0, &[]);
     site.umount();
     site.assert_clean();
-}
-
-/// The user who mounted the pool, without root.
-#[test]
-fn the_user_of_a_pool_makes_freezes_and_removes_versions() {
-    let Some(site) = Site::if_fit() else { return };
-    let programs = tempfile::Builder::new().prefix("dedupfs-programs-").tempdir().unwrap();
-    let program = programs.path().join("dedupfs");
-    fs::copy(DEDUPFS, &program).unwrap();
-    for path in [programs.path(), &site.base] {
-        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
-    }
-    Tool::new("chown").args(["-R", "65534:65534"]).args([&site.pool, &site.mnt]).ok();
-    let ask = |arguments: &[&str], paths: &[&Path]| as_nobody(&program, arguments, paths);
-    let mounted = ask(&["mount", "--memory", "256M"], &[&site.pool, &site.mnt]);
-    if mounted.code == 7 {
-        eprintln!("skipped: this machine lets no ordinary user mount");
-        return;
-    }
-    mounted.expect(0, &[]);
-    let run = |script: &str| {
-        let run = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-e", "-c", script];
-        Tool::new("setpriv").args(run).arg("sh").arg(&site.mnt).ok().text()
-    };
-    run(
-        "mkdir -p \"$1/web1/live/closed\"; echo content > \"$1/web1/live/closed/file\"; chmod 555 \"$1/web1/live/closed\"",
-    );
-    let live = site.mnt.join("web1/live");
-    ask(&["freeze"], &[&live]).expect(0, &["live: 2 entries"]);
-    assert_eq!(run("cat \"$1/web1/live/closed/file\"; ls -A \"$1/web1\""), "content\nlive\n");
-    ask(&["thaw"], &[&live, &site.mnt.join("web1/again")]).expect(0, &[]);
-    ask(&["forget"], &[&live]).expect(0, &["1 version removed"]);
-    ask(&["umount"], &[&site.mnt]).expect(0, &[]);
 }
