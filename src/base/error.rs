@@ -117,6 +117,9 @@ pub enum EngineError {
     /// A version cannot be part of another.
     #[error("{0} is a version: make the new one of a directory without versions")]
     HoldsVersion(String),
+    /// A directory cannot be frozen now, with the reason.
+    #[error("{0}")]
+    NotToFreeze(String),
     /// Beyond the end of the file (SEEK_DATA, SEEK_HOLE).
     #[error("offset lies beyond the end")]
     BeyondEnd,

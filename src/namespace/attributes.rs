@@ -40,14 +40,24 @@ fn is_update_allowed(before: &Inode, after: &Inode) -> bool {
         && (size_may_change || (before.size_bytes == after.size_bytes && before.data_bytes == after.data_bytes))
 }
 
+/// Whether this is what the removal of a tree does: reading its directories, and letting its owner write to them.
+fn is_part_of_emptying(before: &Inode, after: &Inode) -> bool {
+    let is_opened = before.is_directory() && after.mode == 0o700;
+    let kept = |inode: &Inode| (inode.uid, inode.gid, inode.flags, inode.mtime);
+    kept(before) == kept(after) && (before.mode == after.mode || is_opened)
+}
+
 impl Namespace {
     /// Changes attributes. `change` runs under the mutation lock: it must be short and must not call the namespace. It
     /// must not change identity, kind, links, content or extended attributes (`Invalid`).
     pub fn update(&self, ino: Ino, change: &mut dyn FnMut(&mut Inode)) -> Result<Inode> {
-        let (_lock, mut draft) = self.begin()?;
+        let (_lock, mut draft) = self.begin_emptying()?;
         let inode = draft.inode(ino)?;
         let before = inode.clone();
         change(inode);
+        if !is_part_of_emptying(&before, inode) {
+            self.watching.check(ino)?;
+        }
         if !is_update_allowed(&before, inode) {
             return Err(EngineError::Invalid("an attribute update changed more than attributes"));
         }
@@ -128,7 +138,7 @@ impl Namespace {
 
     /// Removes an inode without a name and its extended attributes, and logs that a file no longer refers to its root.
     pub fn drop_orphan(&self, ino: Ino) -> Result<()> {
-        let (_lock, mut draft) = self.begin()?;
+        let (_lock, mut draft) = self.begin_emptying()?;
         let inode = draft.inode(ino)?;
         if inode.nlink > 0 {
             return Err(EngineError::Invalid("an inode with a name cannot be dropped"));

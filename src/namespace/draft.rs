@@ -34,6 +34,8 @@ type XattrChange = (Ino, Arc<[u8]>, Option<Arc<[u8]>>);
 /// The working copies of one mutation.
 pub(super) struct Draft<'n> {
     namespace: &'n Namespace,
+    /// Whether it may change inodes of a closed tree.
+    may_empty: bool,
     inodes: Vec<Touched>,
     names: Vec<NameChange>,
     xattrs: Vec<XattrChange>,
@@ -44,7 +46,13 @@ pub(super) struct Draft<'n> {
 impl<'n> Draft<'n> {
     pub(super) fn new(namespace: &'n Namespace) -> Self {
         let (names, xattrs, orphans, log) = Default::default();
-        Self { namespace, inodes: Vec::with_capacity(4), names, xattrs, orphans, log }
+        Self { namespace, may_empty: false, inodes: Vec::with_capacity(4), names, xattrs, orphans, log }
+    }
+
+    /// Lets the draft change inodes of a closed tree.
+    pub(super) fn may_empty(mut self) -> Self {
+        self.may_empty = true;
+        self
     }
 
     /// Returns the working copy of an inode.
@@ -52,6 +60,9 @@ impl<'n> Draft<'n> {
         let position = match self.inodes.iter().position(|touched| touched.ino == ino) {
             Some(position) => position,
             None => {
+                if !self.may_empty {
+                    self.namespace.watching.check(ino)?;
+                }
                 let before = self.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
                 self.inodes.push(Touched { ino, after: Some((*before).clone()), before: Some(before) });
                 self.inodes.len() - 1
@@ -136,7 +147,9 @@ impl<'n> Draft<'n> {
         for touched in &self.inodes {
             totals = touched.before.as_ref().map_or(totals, |before| totals.minus(&Totals::of(before)));
             totals = touched.after.as_ref().map_or(totals, |after| totals.plus(&Totals::of(after)));
+            self.namespace.watching.note(touched.ino, touched.before.as_deref(), touched.after.as_ref());
         }
+        self.xattrs.iter().for_each(|(ino, ..)| self.namespace.watching.note_any(*ino));
         let inodes: Vec<_> =
             self.inodes.into_iter().map(|touched| (touched.ino, touched.after.map(Arc::new))).collect();
         let mut state = self.namespace.state.write();

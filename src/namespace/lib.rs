@@ -62,6 +62,7 @@ mod totals;
 mod verified;
 mod versions;
 mod view;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -97,6 +98,7 @@ pub use self::versions::{
     FIRST_LINKED_PLACE, FIRST_VERSION, NewVersion, PLACE_BITS, RECORD_PREFIX, VERSION_RECORD, is_frozen, place_of,
     version_of,
 };
+pub use self::watch::InoSpans;
 
 /// The namespace's file on the meta root.
 pub const NAMESPACE_FILE: &str = "namespace.redb";
@@ -151,6 +153,7 @@ pub struct Namespace {
     writer_epoch: AtomicU32,
     next_container_sequence: AtomicU64,
     logged_changes: AtomicU64,
+    watching: watch::Watching,
 }
 
 impl std::fmt::Debug for Namespace {

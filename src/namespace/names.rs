@@ -70,6 +70,11 @@ impl Namespace {
         Ok((waiting::lock(&self.mutation), Draft::new(self)))
     }
 
+    /// As [`begin`](Self::begin), for a change that empties a directory: closed trees permit it.
+    pub(super) fn begin_emptying(&self) -> Result<(MutexGuard<'_, ()>, Draft<'_>)> {
+        self.begin().map(|(lock, draft)| (lock, draft.may_empty()))
+    }
+
     /// Returns a cookie that was never used.
     pub(super) fn new_cookie(&self) -> u64 {
         self.next_cookie.fetch_add(1, Ordering::Relaxed)
@@ -194,7 +199,7 @@ impl Namespace {
         check: impl FnOnce(&Entry, &Inode) -> Result<()>,
     ) -> Result<Inode> {
         check_name(name)?;
-        let (_lock, mut draft) = self.begin()?;
+        let (_lock, mut draft) = self.begin_emptying()?;
         draft.directory(parent)?;
         let entry = self.entry(parent, name)?.ok_or(EngineError::NotFound)?;
         draft.check_gives(parent, entry.ino)?;
@@ -208,6 +213,7 @@ impl Namespace {
         }
         draft.name(parent, &Arc::from(name), Some(entry), None);
         draft.apply();
+        self.watching.end(entry.ino);
         Ok(after)
     }
 }

@@ -179,6 +179,7 @@ impl Namespace {
             writer_epoch: AtomicU32::new(0),
             next_container_sequence: AtomicU64::new(1),
             logged_changes: AtomicU64::new(0),
+            watching: super::watch::Watching::default(),
         })
     }
 

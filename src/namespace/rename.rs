@@ -45,6 +45,18 @@ impl Namespace {
         flags: RenameFlags,
         now: Timestamp,
     ) -> Result<Renamed> {
+        self.rename_if((parent, name), (to_parent, to_name), flags, now, &mut || Ok(()))
+    }
+
+    /// As [`rename`](Self::rename), if `permit` agrees, which is called under the mutation lock when nothing else prevents it.
+    pub(super) fn rename_if(
+        &self,
+        (parent, name): (Ino, &[u8]),
+        (to_parent, to_name): (Ino, &[u8]),
+        flags: RenameFlags,
+        now: Timestamp,
+        permit: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<Renamed> {
         check_name(name)?;
         check_name(to_name)?;
         if flags.exchange && (flags.no_replace || flags.whiteout) {
@@ -79,6 +91,7 @@ impl Namespace {
             }
             target => self.replace(&mut draft, (from, source), (to, target), flags.whiteout, now)?,
         };
+        permit()?;
         draft.apply();
         Ok(renamed)
     }

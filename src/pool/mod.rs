@@ -11,6 +11,7 @@
 mod checking;
 mod closing;
 mod format;
+mod freezing;
 mod indexes;
 mod open;
 mod parts;

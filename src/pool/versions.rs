@@ -19,12 +19,25 @@ use crate::versions::name::{Making, Origin, VersionReport, name_version};
 use crate::versions::read::FrozenTree;
 use crate::versions::read::difference::{CHANGES_AT_ONCE, DifferencePage, difference};
 use crate::versions::record::VersionRecord;
-use crate::versions::snapshot::Snapshot;
+use crate::versions::snapshot::{Met, Snapshot};
 use crate::versions::work::{WORK_MARK, is_work};
 use dedupfs_base::{EngineError, Result};
 
 /// Time within which a run of reclaiming must end so that a snapshot can begin.
 const RECLAIM_PATIENCE: Duration = Duration::from_secs(60);
+
+/// A version to be made.
+pub(super) struct Make<'a> {
+    /// The live directory.
+    pub(super) source: Ino,
+    /// Directory and name.
+    pub(super) to: (Ino, &'a [u8]),
+    pub(super) origin: &'a Origin,
+    /// Time of the backup, if it is not now; seconds since 1970.
+    pub(super) dated_secs: Option<i64>,
+    /// Called when everything so far is durable, and before the commit that the version shows.
+    pub(super) before_commit: &'a dyn Fn() -> Result<()>,
+}
 
 impl Pool {
     /// Makes a version of the directory `source`, as of this moment, and names it `name` in the directory `into`.
@@ -40,8 +53,21 @@ impl Pool {
         origin: &Origin,
         progress: &dyn Progress,
     ) -> Result<VersionReport> {
+        let make = Make { source, to: (into, name), origin, dated_secs: None, before_commit: &|| Ok(()) };
+        self.make_version(&make, &|_, is_work| Ok(is_work), progress)
+    }
+
+    /// Makes a version. `left_out` looks at each entry, is told whether it is a directory in which versions are made, and tells whether it
+    /// is left out.
+    pub(super) fn make_version(
+        &self,
+        make: &Make<'_>,
+        left_out: &dyn Fn(&Met<'_>, bool) -> Result<bool>,
+        progress: &dyn Progress,
+    ) -> Result<VersionReport> {
         let begun = Instant::now();
         let core = &self.core;
+        let Make { source, to: (into, name), origin, dated_secs, before_commit } = *make;
         if is_frozen(source) {
             return Err(EngineError::HoldsVersion("the source".to_owned()));
         }
@@ -55,6 +81,7 @@ impl Pool {
             StoreError::Busy { what, owner }
         })?;
         self.sync()?;
+        before_commit()?;
         let stored_before = core.dedup.stats().bytes_stored;
         progress.start("reading names", 0);
         let view = &core.namespace.committed()?;
@@ -62,7 +89,11 @@ impl Pool {
             core,
             view,
             stream: StreamId(1 << 32 | into),
-            left_out: &|name, inode| Ok(self.service.is_hidden(inode.ino) || is_work(view, name, inode)?),
+            left_out: &|met| {
+                let is_work = met.inode.is_directory()
+                    && (self.service.is_hidden(met.inode.ino) || is_work(view, met.name, met.inode)?);
+                left_out(met, is_work)
+            },
             progress,
         }
         .build(source);
@@ -70,7 +101,7 @@ impl Pool {
         let built = built?;
         let new_bytes = core.dedup.stats().bytes_stored.saturating_sub(stored_before);
         let (elapsed, completed) = (begun.elapsed(), now());
-        let making = Making { origin, new_bytes, problems: 0, elapsed, is_incomplete: false, completed };
+        let making = Making { origin, new_bytes, problems: 0, elapsed, is_incomplete: false, completed, dated_secs };
         let report = name_version(core, built, (into, name), &making)?;
         core.relieve()?;
         Ok(report)

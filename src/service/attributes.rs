@@ -7,6 +7,7 @@ use dedupfs_store::waiting;
 
 use super::{Service, now, protection};
 use crate::durability::space::Demand;
+use crate::versions::series::{SERIES_ATTRIBUTE, SERIES_RECORD, SeriesRecord};
 
 fn moment(change: TimeChange) -> Timestamp {
     match change {
@@ -130,6 +131,9 @@ impl Service {
         value: &[u8],
         mode: XattrMode,
     ) -> Result<()> {
+        if name == SERIES_ATTRIBUTE {
+            return Err(EngineError::NotPermitted);
+        }
         let _pass = self.core.begin_change()?;
         let _room = self.admit(Demand::change(value.len() as u64))?;
         let inode = self.core.namespace.inode_shared(ino)?.ok_or(EngineError::NotFound)?;
@@ -146,6 +150,9 @@ impl Service {
         // No request sees a record of the namespace, and the kernel asks for no more than the right to write.
         if name.starts_with(RECORD_PREFIX) {
             return Err(EngineError::NoAttribute);
+        }
+        if name == SERIES_ATTRIBUTE {
+            return Err(EngineError::NotPermitted);
         }
         let _pass = self.core.begin_change()?;
         let _room = self.core.promise_change();
@@ -167,6 +174,10 @@ impl Service {
         if is_frozen(ino) {
             let found = self.frozen_attributes(ino)?.into_iter().find(|(own, _)| own == name);
             return found.map(|(_, value)| value).ok_or(EngineError::NoAttribute);
+        }
+        if name == SERIES_ATTRIBUTE {
+            let record = self.core.namespace.xattr(ino, SERIES_RECORD)?.ok_or(EngineError::NoAttribute)?;
+            return SeriesRecord::decode(&record).map(|record| record.rules.to_string().into_bytes());
         }
         self.core.namespace.xattr(ino, name)?.ok_or(EngineError::NoAttribute)
     }

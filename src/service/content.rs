@@ -52,9 +52,15 @@ impl Service {
         frozen: Option<Root>,
     ) -> Result<Opened> {
         let (handle, open) = self.files.open(ino, how, frozen);
-        if how.truncate
-            && let Err(error) = self.truncate_open(caller, &open.file, 0)
-        {
+        let admitted = match how.write || how.truncate {
+            true => self.check_not_replaced(ino),
+            false => Ok(()),
+        };
+        let truncated = admitted.and_then(|()| match how.truncate {
+            true => self.truncate_open(caller, &open.file, 0),
+            false => Ok(()),
+        });
+        if let Err(error) = truncated {
             self.close_handle(ino, handle);
             return Err(error);
         }

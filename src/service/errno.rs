@@ -37,7 +37,7 @@ pub(crate) fn errno(error: &EngineError) -> Errno {
         {
             Errno::ENOSPC
         }
-        EngineError::Store(StoreError::Busy { .. }) => Errno::EBUSY,
+        EngineError::Store(StoreError::Busy { .. }) | EngineError::NotToFreeze(_) => Errno::EBUSY,
         EngineError::Store(
             StoreError::Io { .. }
             | StoreError::SyncFailed { .. }

@@ -7,6 +7,7 @@
 //! - [`attributes`]: stat, setattr, extended attributes;
 //! - [`names`]: creating, linking, removing, with default ACLs and setgid directories;
 //! - [`forgetting`]: which versions may be removed;
+//! - [`freezing`]: a version takes the name of a live directory;
 //! - [`frozen`]: versions, which never change;
 //! - [`hidden`]: trees that the kernel does not see until they are whole;
 //! - [`protection`]: flags that protect inodes from changes;
@@ -20,6 +21,7 @@ mod clone;
 mod content;
 mod errno;
 mod forgetting;
+mod freezing;
 mod frozen;
 mod hidden;
 mod lookups;
@@ -68,6 +70,7 @@ pub struct Service {
     access_times: AccessTimes,
     frozen: frozen::FoundCache,
     forgetting: forgetting::Forgetting,
+    freezing: freezing::Freezing,
 }
 
 /// Returns the system time in seconds and nanoseconds.
@@ -89,6 +92,7 @@ impl Service {
             access_times,
             frozen: frozen::cache(),
             forgetting: forgetting::Forgetting::default(),
+            freezing: freezing::Freezing::default(),
         })
     }
 

@@ -98,6 +98,10 @@ impl Service {
     pub(super) fn rename_name(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), flags: RenameFlags) -> Result<()> {
         let _pass = self.core.begin_change()?;
         let _room = self.core.promise_change();
+        if flags.exchange && self.is_of_freeze(from)? {
+            self.exchange_frozen(from, to)?;
+            return self.core.relieve();
+        }
         let renamed = self.core.namespace.rename(from.0, from.1, to.0, to.1, flags, now())?;
         match &renamed.replaced {
             Some(replaced) => self.removed(replaced),

@@ -330,6 +330,14 @@ impl OpenFiles {
         self.table.read().files.values().map(|entry| entry.file.clone()).collect()
     }
 
+    /// Returns the files that are open for writing, or have content that is not published.
+    pub(super) fn being_written(&self) -> Vec<Ino> {
+        let table = self.table.read();
+        let open = table.handles.values().filter(|open| open.how.write || open.how.truncate).map(|open| open.file.ino);
+        let changed = table.files.values().filter(|entry| entry.file.live.lock().dirty_since.is_some());
+        open.chain(changed.map(|entry| entry.file.ino)).collect()
+    }
+
     /// Closes a handle. The file stays held until [`let_go`](Self::let_go).
     pub(super) fn close(&self, handle: Handle) -> Option<Arc<OpenHandle>> {
         let mut table = self.table.write();

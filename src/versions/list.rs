@@ -52,6 +52,9 @@ pub struct VersionInfo {
     pub locked_until_secs: i64,
     /// Fingerprint of its top, in hexadecimal digits.
     pub fingerprint: String,
+    /// Whether the time of completion was given, as that of the backup that became this version.
+    #[serde(default)]
+    pub dated: bool,
     /// The damage because of which some of these facts are missing. It says nothing about the tree.
     #[serde(default)]
     pub damaged: Option<String>,
@@ -64,7 +67,7 @@ impl VersionInfo {
     }
 }
 
-/// Returns the versions in `directory`, or all, in the order of their completion. One that has no name of its own yet is
+/// Returns the versions in `directory`, or all, in the order of their completion, or of the backups that became them. One that has no name of its own yet is
 /// left out. Damage of one hides no other, and not the version itself: it is listed without the facts that cannot be
 /// read. Whose directory cannot be read is listed with each directory.
 ///
@@ -114,8 +117,25 @@ pub(crate) fn list(view: &CommittedView, directory: Option<Ino>) -> Result<Vec<V
             listed.push(info);
         }
     }
+    Ok(in_order(listed))
+}
+
+/// Sorts versions by their numbers, which rise with completion. One whose time was given stands in front of the first that was
+/// completed later.
+fn in_order(mut listed: Vec<VersionInfo>) -> Vec<VersionInfo> {
     listed.sort_by_key(|version| version.ino);
-    Ok(listed)
+    let (mut dated, numbered): (Vec<_>, Vec<_>) = listed.into_iter().partition(|version| version.dated);
+    dated.sort_by_key(|version| (version.completed_secs, version.ino));
+    let mut ordered = Vec::with_capacity(dated.len() + numbered.len());
+    let mut dated = dated.into_iter().peekable();
+    for version in numbered {
+        while let Some(earlier) = dated.next_if(|dated| dated.completed_secs < version.completed_secs) {
+            ordered.push(earlier);
+        }
+        ordered.push(version);
+    }
+    ordered.extend(dated);
+    ordered
 }
 
 /// Splits an outcome into its value, or none, and the error in words.
@@ -155,6 +175,7 @@ fn info(view: &CommittedView, version: &Inode, directory: &str, name: String) ->
         incomplete: record.is_incomplete,
         locked_until_secs: record.locked_until_secs,
         fingerprint,
+        dated: record.is_dated,
         damaged,
     }
 }
@@ -181,4 +202,27 @@ fn path_of(view: &CommittedView, directory: Ino) -> Result<Vec<Vec<u8>>> {
     }
     parts.reverse();
     Ok(parts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_with_a_given_time_stand_among_the_others_by_it() {
+        // Numbers, times, and whether they were given. The clock of the third went back.
+        let all = [
+            (1, 100, false),
+            (2, 300, false),
+            (3, 200, false),
+            (4, 50, true),
+            (5, 250, true),
+            (6, 40, true),
+            (7, 900, true),
+        ];
+        let listed =
+            all.map(|(ino, completed_secs, dated)| VersionInfo { ino, completed_secs, dated, ..Default::default() });
+        let order: Vec<Ino> = in_order(listed.to_vec()).iter().map(|version| version.ino).collect();
+        assert_eq!(order, [6, 4, 1, 5, 2, 3, 7]);
+    }
 }

@@ -93,6 +93,8 @@ pub(crate) struct Making<'a> {
     /// Whether it lacks files that its maker has not come to.
     pub(crate) is_incomplete: bool,
     pub(crate) completed: Timestamp,
+    /// The time that counts as that of its completion, in seconds since 1970, if it is another one.
+    pub(crate) dated_secs: Option<i64>,
 }
 
 /// Names a finished tree `name` in the directory `into`.
@@ -108,7 +110,8 @@ pub(crate) fn name_version(
     let Built { root, pin, entry, totals } = built;
     let elapsed_ms = u64::try_from(making.elapsed.as_millis()).unwrap_or(u64::MAX);
     let record = VersionRecord {
-        completed_secs: making.completed.secs,
+        completed_secs: making.dated_secs.unwrap_or(making.completed.secs),
+        is_dated: making.dated_secs.is_some(),
         duration_ms: elapsed_ms,
         files: totals.files,
         entries: totals.entries,

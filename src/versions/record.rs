@@ -9,6 +9,7 @@ use dedupfs_store::codec::{ByteReader, ByteWriter};
 const RECORD: &str = "record of a version";
 const VERSION: u8 = 1;
 const INCOMPLETE: u8 = 1;
+const DATED: u8 = 2;
 /// Longest text in a record, in bytes.
 const TEXT_BYTES_MAX: usize = 4096;
 
@@ -31,6 +32,8 @@ pub(crate) struct VersionRecord {
     pub(crate) problems: u64,
     /// Whether it lacks files.
     pub(crate) is_incomplete: bool,
+    /// Whether the time of completion was given: it is that of the backup that became this version.
+    pub(crate) is_dated: bool,
     /// It cannot be removed before this time, in seconds since 1970; 0: it is not locked.
     pub(crate) locked_until_secs: i64,
     /// The directory that it was made of.
@@ -43,7 +46,7 @@ impl VersionRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut writer = ByteWriter::new();
         writer.u8(VERSION);
-        writer.u8(if self.is_incomplete { INCOMPLETE } else { 0 });
+        writer.u8(if self.is_incomplete { INCOMPLETE } else { 0 } | if self.is_dated { DATED } else { 0 });
         writer.i64(self.completed_secs);
         writer.i64(self.locked_until_secs);
         [self.duration_ms, self.files, self.entries, self.logical_bytes, self.new_bytes, self.problems]
@@ -64,7 +67,7 @@ impl VersionRecord {
             return Err(StoreError::newer(RECORD, format!("version {version}")).into());
         }
         let flags = reader.u8()?;
-        if flags > INCOMPLETE {
+        if flags > INCOMPLETE | DATED {
             return Err(StoreError::newer(RECORD, format!("flags {flags:#x}")).into());
         }
         let (completed_secs, locked_until_secs) = (reader.i64()?, reader.i64()?);
@@ -91,6 +94,7 @@ impl VersionRecord {
             new_bytes,
             problems,
             is_incomplete: flags & INCOMPLETE != 0,
+            is_dated: flags & DATED != 0,
             locked_until_secs,
             source,
             host,
@@ -116,6 +120,7 @@ mod tests {
             new_bytes: 5,
             problems: 6,
             is_incomplete: true,
+            is_dated: true,
             locked_until_secs: 7,
             source: b"/srv".to_vec(),
             host: b"web1".to_vec(),

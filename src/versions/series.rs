@@ -10,6 +10,9 @@ use super::retention::Rules;
 
 /// Name of the attribute that holds the record. It begins with [`RECORD_PREFIX`](dedupfs_namespace::RECORD_PREFIX).
 pub(crate) const SERIES_RECORD: &[u8] = b"dedupfs.series";
+/// Attribute that shows the rules to clients. It is not listed, so that copies do not try to set it, and `dedupfs series` alone
+/// changes it.
+pub(crate) const SERIES_ATTRIBUTE: &[u8] = b"user.dedupfs.series";
 
 const RECORD: &str = "record of a series";
 const VERSION: u8 = 1;

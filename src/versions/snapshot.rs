@@ -6,7 +6,7 @@
 //!
 //! Cost: one pass over the names and inodes. No content is read, except extended attributes too long for an entry.
 
-use dedupfs_base::{EngineError, Result};
+use dedupfs_base::{EngineError, Result, shown};
 use dedupfs_content::{FileBody, StreamId};
 use dedupfs_namespace::{CommittedView, Inode, NamedInode, is_frozen};
 use dedupfs_service::{FileKind, Ino};
@@ -26,12 +26,28 @@ const NAMES_AT_ONCE: usize = 512;
 const ENTRIES_BETWEEN_LOOKS: u64 = 512;
 
 /// A directory on the way.
-struct Way {
+pub(crate) struct Way {
+    name: Vec<u8>,
     ino: Ino,
     attributes: EntryAttributes,
     names: std::vec::IntoIter<NamedInode>,
     last: Vec<u8>,
     is_read: bool,
+}
+
+/// An entry that is met on the way.
+pub(crate) struct Met<'a> {
+    pub(crate) name: &'a [u8],
+    pub(crate) inode: &'a Inode,
+    above: &'a [Way],
+}
+
+impl Met<'_> {
+    /// Its path below the uppermost directory, for messages.
+    pub(crate) fn path(&self) -> String {
+        let above = self.above.iter().skip(1).map(|way| way.name.as_slice());
+        shown(&above.chain([self.name]).collect::<Vec<_>>().join(&b'/'))
+    }
 }
 
 /// A snapshot being made.
@@ -41,8 +57,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) view: &'a CommittedView,
     /// Its nodes go to the open container of this stream.
     pub(crate) stream: StreamId,
-    /// Tells directories that are left out, by their name: those in which `put` and `snapshot` work.
-    pub(crate) left_out: &'a dyn Fn(&[u8], &Inode) -> Result<bool>,
+    /// Looks at each entry first, and tells whether it is left out: those in which `put` and `snapshot` work are.
+    pub(crate) left_out: &'a dyn Fn(&Met<'_>) -> Result<bool>,
     pub(crate) progress: &'a dyn Progress,
 }
 
@@ -58,7 +74,7 @@ impl Snapshot<'_> {
         }
         let mut tree = TreeBuilder::new(&self.core.dedup, self.stream);
         tree.begin_directory(b"");
-        let mut ways = vec![self.way(&top)?];
+        let mut ways = vec![self.way(b"", &top)?];
         let mut entries = 0_u64;
         let mut _room = None;
         while let Some(way) = ways.last_mut() {
@@ -84,11 +100,13 @@ impl Snapshot<'_> {
             if is_frozen(ino) {
                 return Err(EngineError::HoldsVersion(String::from_utf8_lossy(&name).into_owned()));
             }
+            if (self.left_out)(&Met { name: &name, inode: &inode, above: &ways })? {
+                continue;
+            }
             match inode.kind {
-                FileKind::Directory if (self.left_out)(&name, &inode)? => {}
                 FileKind::Directory => {
                     tree.begin_directory(&name);
-                    ways.push(self.way(&inode)?);
+                    ways.push(self.way(&name, &inode)?);
                 }
                 _ => {
                     let file = (inode.nlink > 1).then_some((0, ino, 0));
@@ -107,9 +125,16 @@ impl Snapshot<'_> {
         self.core.relieve()
     }
 
-    fn way(&self, inode: &Inode) -> Result<Way> {
+    fn way(&self, name: &[u8], inode: &Inode) -> Result<Way> {
         let attributes = self.attributes(inode)?;
-        Ok(Way { ino: inode.ino, attributes, names: Vec::new().into_iter(), last: Vec::new(), is_read: false })
+        Ok(Way {
+            name: name.to_vec(),
+            ino: inode.ino,
+            attributes,
+            names: Vec::new().into_iter(),
+            last: Vec::new(),
+            is_read: false,
+        })
     }
 
     fn next(&self, way: &mut Way) -> Result<Option<NamedInode>> {

@@ -14,6 +14,13 @@ type Outcome<T> = Result<T, Errno>;
 /// Numbers of names in one tree.
 type Names = HashMap<Ino, u32>;
 
+/// Returns lines in their order.
+pub fn sorted<'a>(lines: impl Iterator<Item = &'a str>) -> String {
+    let mut lines: Vec<&str> = lines.collect();
+    lines.sort_unstable();
+    lines.iter().flat_map(|line| [*line, "\n"]).collect()
+}
+
 /// A client of a service, in the role of a mounted filesystem, and the process for which it asks.
 #[derive(Clone)]
 pub struct Client(pub Arc<dyn FileService>, Caller);
@@ -27,9 +34,9 @@ impl Client {
         Self(service, Caller { uid: 0, gid: 0, pid })
     }
 
-    /// Returns the directory of `path` ("a" or "d/a") and the name in it.
+    /// Returns the directory of `path` (such as "a" or "d/a") and the name in it.
     fn place<'a>(&self, path: &'a str) -> Outcome<(Ino, &'a [u8])> {
-        match path.split_once('/') {
+        match path.rsplit_once('/') {
             None => Ok((ROOT_INO, path.as_bytes())),
             Some((directory, name)) => Ok((self.find(directory)?.ino, name.as_bytes())),
         }
@@ -184,11 +191,11 @@ impl Client {
     }
 
     /// Describes everything that can be seen, one line for each name: path, kind, mode, links, length and hash of the
-    /// content, target, extended attributes. Times and inode numbers are left out.
+    /// content, target, extended attributes. Times and inode numbers are left out. Lines are sorted.
     pub fn describe(&self) -> Outcome<String> {
         let mut text = String::new();
         self.describe_directory(ROOT_INO, "", None, &mut text)?;
-        Ok(text)
+        Ok(sorted(text.lines()))
     }
 
     /// Describes a version of the directory `source` as [`describe`](Self::describe) will show it at `path`.
@@ -286,9 +293,19 @@ impl Client {
         Ok(())
     }
 
+    /// Returns the names in a directory.
+    pub fn names(&self, path: &str) -> Outcome<Vec<String>> {
+        let entries = self.0.read_directory(self.find(path)?.ino, 0, 1000, Listing::Names)?;
+        Ok(entries.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect())
+    }
+
     pub fn empty(&self, directory: Ino) -> Outcome<()> {
         for entry in self.0.read_directory(directory, 0, 1000, Listing::Names)? {
             if entry.kind == FileKind::Directory {
+                // A version without a name of its own goes at once.
+                if self.0.remove_directory(directory, &entry.name).is_ok() {
+                    continue;
+                }
                 self.empty(entry.ino)?;
                 self.0.remove_directory(directory, &entry.name)?;
             } else {

@@ -18,10 +18,13 @@ use dedupfs_store::device::observed::Observer;
 use dedupfs_store::superblock::PoolProperties;
 
 use crate::camera::{Camera, Ledger, Photograph};
-use crate::client::Client;
+use crate::client::{Client, sorted};
 use crate::disks::{Disks, Roots, observed};
 use crate::random::Random;
 
+/// Name of what is frozen in place, and of the directory in which that is made.
+const FROZEN: &str = "uz";
+const WORK: &str = ".dedupfs-put-0123456789abcdef";
 /// Number of pieces that make up all content: few, so that the same data is written often.
 pub const PIECES: u64 = 10;
 
@@ -84,7 +87,7 @@ pub struct Workload {
     reference: Client,
     pool: Option<Arc<Pool>>,
     kept: Option<Kept>,
-    /// Descriptions of the versions, by their names in the root.
+    /// Descriptions of the versions, by their paths.
     versions: BTreeMap<String, String>,
 }
 
@@ -125,10 +128,12 @@ impl Workload {
 
     /// Adds the reference's state to the ledger: a power loss may show it from now on.
     fn note(&self) {
-        let mut state = self.reference.describe().expect("describes");
-        // Their names come behind all others.
-        state.extend(self.versions.values().map(String::as_str));
-        let state: Arc<str> = state.into();
+        let state = self.reference.describe().expect("describes");
+        // A version hides the empty directory that stands for it.
+        let is_hidden = |line: &str| self.versions.keys().any(|path| line.starts_with(&format!("/{path} ")));
+        let lines = state.lines().filter(|line| !is_hidden(line));
+        let state: Arc<str> =
+            sorted(lines.chain(self.versions.values().flat_map(|described| described.lines()))).into();
         let mut ledger = self.camera.ledger();
         if ledger.states.last() != Some(&state) {
             ledger.states.push(state);
@@ -166,7 +171,7 @@ impl Workload {
     }
 
     pub fn step(&mut self) {
-        match self.random.below(63) {
+        match self.random.below(66) {
             0..=8 => self.rewrite(),
             9..=12 => {
                 let (path, bytes) = (self.file(), self.content());
@@ -201,6 +206,7 @@ impl Workload {
             47..=49 => self.clone_file(),
             50..=56 => self.snapshot(),
             57..=58 => self.forget(),
+            63..=65 => self.freeze(),
             59..=61 => {
                 // Two names of one file in a directory of which versions are made.
                 let (directory, name) = if self.random.one_in(2) { ("d0", "d0/f8") } else { ("d1", "d1/f9") };
@@ -406,6 +412,55 @@ impl Workload {
         let to = (ROOT_INO, name.as_bytes());
         self.pool().snapshot(ino, to, &Origin::default(), &NoProgress).expect("makes a version");
         self.camera.ledger().durable = before;
+    }
+
+    /// Freezes a directory in place, step by step as `dedupfs freeze` does. What has changed in the last step is refused.
+    fn freeze(&mut self) {
+        let (name, live) = (FROZEN, format!("d{}", self.random.below(2)));
+        let Ok(found) = self.engine().find(&live) else { return };
+        if self.versions.contains_key(name) {
+            return self.forget_version(name);
+        }
+        self.close_kept();
+        self.both(&|client| client.rename(&live, name, false));
+        self.both(&|client| client.make_directory(WORK));
+        self.both(&|client| client.set_xattr(WORK, "user.dedupfs.put", b""));
+        let (hidden, before) = (format!("{WORK}/{name}"), self.camera.ledger().states.len() - 1);
+        self.reference.make_directory(&hidden).expect("makes what stands for the version");
+        let describe = |path: &str| self.reference.describe_frozen(name, path).expect("describes");
+        let described = [describe(&format!("/{hidden}")), describe(&format!("/{name}"))];
+        let [in_work, in_place] = described;
+        self.versions.insert(hidden.clone(), in_work);
+        self.note();
+        let work = self.engine().find(WORK).expect("is there").ino;
+        let to = (work, name.as_bytes());
+        let made = self.pool().freeze(found.ino, to, &Origin::default(), Some(1), &NoProgress).expect("can be frozen");
+        assert!(made.is_some(), "nothing has changed");
+        self.camera.ledger().durable = before;
+        if self.random.one_in(4) {
+            self.both(&|client| client.chmod(name, 0o701));
+            let refused = self.engine().rename(&hidden, name, true);
+            assert_eq!(refused, Err(Errno::EBUSY));
+            self.versions.remove(&hidden);
+            self.both(&|client| client.remove_directory(&hidden));
+            self.both(&|client| client.remove_directory(WORK));
+            self.both(&|client| client.rename(name, &live, false));
+            return;
+        }
+        self.versions.remove(&hidden);
+        self.versions.insert(name.to_owned(), in_place);
+        self.reference.remove_directory(&hidden).expect("is empty");
+        self.reference.rename(name, &hidden, false).expect("stands in the hidden directory");
+        self.note();
+        self.engine().rename(&hidden, name, true).expect("takes its place");
+        if self.random.one_in(2) {
+            self.sync();
+        }
+        for entry in self.reference.names(&hidden).expect("lists") {
+            self.both(&|client| client.unlink(&format!("{hidden}/{entry}")));
+        }
+        self.both(&|client| client.remove_directory(&hidden));
+        self.both(&|client| client.remove_directory(WORK));
     }
 
     fn forget(&mut self) {

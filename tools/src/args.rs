@@ -14,7 +14,9 @@ use dedupfs::FilterPlan;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
-use self::versions::{DiffArgs, ForgetArgs, HistoryArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs, ThawArgs};
+use self::versions::{
+    DiffArgs, ForgetArgs, FreezeArgs, HistoryArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs, ThawArgs,
+};
 use crate::{duration, exit, size};
 
 /// A deduplicating filesystem for backups.
@@ -60,6 +62,7 @@ pub(crate) enum Command {
     Put(PutArgs),
     Get(GetArgs),
     Snapshot(SnapshotArgs),
+    Freeze(FreezeArgs),
     Thaw(ThawArgs),
     List(ListArgs),
     Diff(DiffArgs),

@@ -2,6 +2,7 @@
 
 pub(crate) mod diff;
 pub(crate) mod forget;
+pub(crate) mod freeze;
 pub(crate) mod fsck;
 pub(crate) mod gc;
 pub(crate) mod generate;

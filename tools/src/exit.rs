@@ -8,7 +8,7 @@ use crate::report;
 pub(crate) const OK: u8 = 0;
 /// A failure without a code of its own.
 pub(crate) const FAILED: u8 = 1;
-/// put and get: copied in part; messages name the rest. forget and prune: not all were removed. dedupfs-gc: --stop or an unmount ended it
+/// put and get: copied in part; messages name the rest. forget and prune: not all were removed. freeze: not all were frozen. dedupfs-gc: --stop or an unmount ended it
 /// early.
 pub(crate) const PARTLY: u8 = 9;
 
@@ -41,13 +41,17 @@ pub(crate) const HELP_OF_FORGETTING: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 9 not all of them were removed: messages name the rest.";
 
+pub(crate) const HELP_OF_FREEZING: &str = "\
+Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
+  4 pool in use; 5 no space; 6 pool damaged; 9 not all of them were frozen, or a live tree is left over: messages name the rest.";
+
 pub(crate) const HELP_OF_MKFS: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 4 directory in use; 5 no space; 10 the directory holds a pool already, or something else.";
 
 pub(crate) const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. forget and prune: 9 not all of them removed. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
+  put and get: 9 copied, but not all of it. forget and prune: 9 not all of them removed. freeze: 9 not all of them frozen. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
   32 ended early (added to the others).";
 
 /// Returns the exit code of a kind of failure. [`HELP_OF_ALL`] explains the codes.

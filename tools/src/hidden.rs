@@ -1,8 +1,9 @@
-//! Hidden directories: `put` and `snapshot` make their tree in one, beside its final name, and rename it when it is whole.
+//! Hidden directories: `put` and `snapshot` make their tree in one, beside its final name, and rename it when it is whole. `freeze`
+//! exchanges it with the live tree, and removes that.
 //!
 //! One in which a put has left an incomplete version stays when the put ends early. The next put of the same source goes
-//! on from it, and removes it when it is complete itself. If none comes within [`EXPIRES_AFTER`], any put, snapshot or
-//! prune there removes it.
+//! on from it, and removes it when it is complete itself. If none comes within [`EXPIRES_AFTER`], any put, snapshot, freeze
+//! or prune there removes it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use dedupfs::{INCOMPLETE_PREFIX, Origin, is_frozen};
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, XattrFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, XattrFlags};
 use rustix::io::Errno;
 
 use crate::control::{Failure, FailureKind, lacks_room};
@@ -81,6 +82,29 @@ impl<'a> HiddenDirectory<'a> {
         })
     }
 
+    /// Exchanges the tree in the hidden directory with what has its name beside it.
+    ///
+    /// # Errors
+    /// EBUSY if that was changed since the tree was made.
+    pub(crate) fn exchange(&self, name: &OsStr) -> Result<(), Errno> {
+        rustix::fs::renameat_with(&self.directory, name, self.parent, name, RenameFlags::EXCHANGE)
+    }
+
+    /// Removes the hidden directory with the live tree in it. `go_on` is called for each removed entry, and can end the removal. Says
+    /// where the rest is.
+    pub(crate) fn remove_live(&self, beside: &Path, go_on: &dyn Fn() -> bool) -> Result<(), String> {
+        let removed = empty(&self.directory, go_on)
+            .and_then(|()| Ok(rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR)?));
+        removed.map_err(|error| {
+            let directory = beside.parent().unwrap_or(Path::new("."));
+            let left = directory.join(&self.name);
+            format!(
+                "the live tree is left over in {}: {error}. The next put, snapshot or freeze beside it removes it, or `rm -r`",
+                left.display()
+            )
+        })
+    }
+
     /// Removes the hidden directory, and tells if it is left over. `beside` is the new name.
     pub(crate) fn remove_or_tell(&self, beside: &Path) {
         if let Err(error) = self.remove() {
@@ -106,7 +130,7 @@ impl<'a> HiddenDirectory<'a> {
 
     /// Removes the hidden directory and any unnamed copy in it. Waits while the daemon itself removes the copy.
     fn remove(&self) -> std::io::Result<()> {
-        once_daemon_ends(|| empty(&self.directory))?;
+        once_daemon_ends(|| empty(&self.directory, &|| true))?;
         Ok(rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR)?)
     }
 }
@@ -147,20 +171,38 @@ fn path_of(directory: &File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
+/// Opens a directory in a directory, but not one of another filesystem that is mounted on it: a live tree that was frozen may have some.
+fn open_below(directory: &File, name: &[u8]) -> std::io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat2(directory, name, flags, Mode::empty(), ResolveFlags::NO_XDEV);
+    opened.map(File::from).map_err(|errno| match errno {
+        Errno::XDEV => {
+            std::io::Error::other(format!("something is mounted on {}", Path::new(OsStr::from_bytes(name)).display()))
+        }
+        errno => errno.into(),
+    })
+}
+
 /// Removes everything in a directory, also from directories that their owner may not write to. Keeps one directory open at a time, at any
-/// depth.
-fn empty(top: &File) -> std::io::Result<()> {
+/// depth. `go_on` is called for each entry, and can end it.
+fn empty(top: &File, go_on: &dyn Fn() -> bool) -> std::io::Result<()> {
     let mut directory = top.try_clone()?;
     // The names on the way down, each with device and inode of the directory that contains it.
     let mut way: Vec<(OsString, (u64, u64))> = Vec::new();
     loop {
-        if let Some(name) = remove_all_but_directories(&directory)? {
+        if let Some(name) = remove_all_but_directories(&directory, go_on)? {
             // A version goes at once, and nothing in it can be removed.
             if rustix::fs::unlinkat(&directory, &name, AtFlags::REMOVEDIR).is_ok() {
                 continue;
             }
-            let _as_far_as_it_goes = rustix::fs::chmodat(&directory, &name, Mode::RWXU, AtFlags::empty());
-            let below = open_directory(&directory, name.as_bytes())?;
+            let below = open_below(&directory, name.as_bytes()).or_else(|error| match error.kind() {
+                std::io::ErrorKind::PermissionDenied => {
+                    rustix::fs::chmodat(&directory, &name, Mode::RWXU, AtFlags::empty())?;
+                    open_below(&directory, name.as_bytes())
+                }
+                _ => Err(error),
+            })?;
+            let _as_far_as_it_goes = rustix::fs::fchmod(&below, Mode::RWXU);
             way.push((name, identity(&directory)?));
             directory = below;
             continue;
@@ -171,6 +213,7 @@ fn empty(top: &File) -> std::io::Result<()> {
             return Err(std::io::Error::other("a directory was moved while it was removed"));
         }
         rustix::fs::unlinkat(&above, &name, AtFlags::REMOVEDIR)?;
+        check(go_on)?;
         directory = above;
     }
 }
@@ -179,7 +222,11 @@ fn identity(directory: &File) -> std::io::Result<(u64, u64)> {
     directory.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-fn remove_all_but_directories(directory: &File) -> std::io::Result<Option<OsString>> {
+fn check(go_on: &dyn Fn() -> bool) -> std::io::Result<()> {
+    if go_on() { Ok(()) } else { Err(std::io::Error::other("interrupted")) }
+}
+
+fn remove_all_but_directories(directory: &File, go_on: &dyn Fn() -> bool) -> std::io::Result<Option<OsString>> {
     let mut first = None;
     for entry in std::fs::read_dir(path_of(directory))? {
         let entry = entry?;
@@ -188,10 +235,18 @@ fn remove_all_but_directories(directory: &File) -> std::io::Result<Option<OsStri
             true => {
                 first.get_or_insert(entry.file_name());
             }
-            false => rustix::fs::unlinkat(directory, entry.file_name(), AtFlags::empty())?,
+            false => {
+                rustix::fs::unlinkat(directory, entry.file_name(), AtFlags::empty())?;
+                check(go_on)?;
+            }
         }
     }
     Ok(first)
+}
+
+/// Whether an open directory is one of these.
+pub(crate) fn is_hidden(directory: &File) -> bool {
+    rustix::fs::fgetxattr(directory, HIDDEN_MARK, &mut [0; 16]).is_ok()
 }
 
 fn random() -> u64 {
@@ -236,10 +291,10 @@ fn remove_abandoned_if(parent: &File, is_wanted: &dyn Fn(&File, &[u8]) -> std::i
             && is_own
             && rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()
             && is_wanted(&directory, source).unwrap_or(false)
-            && empty(&directory).is_ok()
+            && empty(&directory, &|| true).is_ok()
             && rustix::fs::unlinkat(parent, &name, AtFlags::REMOVEDIR).is_ok()
         {
-            eprintln!("dedupfs: removed what an interrupted put or snapshot had left in {}", name.display());
+            eprintln!("dedupfs: removed what an interrupted put, snapshot or freeze had left in {}", name.display());
         }
     }
 }

@@ -6,8 +6,8 @@ use clap::Parser;
 
 use crate::args::{Command, Dedupfs, MountArgs};
 use crate::commands::{
-    diff, forget, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub, series, snapshot, stats,
-    sync, thaw, umount,
+    diff, forget, freeze, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub, series, snapshot,
+    stats, sync, thaw, umount,
 };
 use crate::control::{Failure, FailureKind};
 use crate::helper::Helper;
@@ -36,6 +36,7 @@ fn perform(args: &Dedupfs) -> Result<u8, Failure> {
         Command::Get(args) => get::run(args),
         Command::Thaw(args) => exit::also_as_json(args.json, thaw::run(args)),
         Command::Snapshot(args) => exit::also_as_json(args.json, snapshot::run(args)),
+        Command::Freeze(args) => exit::also_as_json(args.json, freeze::run(args)),
         Command::Diff(args) => exit::also_as_json(args.json, diff::run(args)),
         Command::History(args) => exit::also_as_json(args.json, history::run(args)),
         Command::List(args) => exit::also_as_json(args.json, list::run(args)),

@@ -5,6 +5,7 @@ mod damage;
 mod differences;
 mod export;
 mod extremes;
+mod freezing;
 mod incremental;
 mod life;
 mod order;

@@ -73,3 +73,22 @@ fn regression_no_request_sees_sets_or_removes_a_record() {
     let listed = pool.versions(Some(ROOT_INO)).expect("lists");
     assert!(listed.iter().all(|version| version.fingerprint == report.fingerprint), "{listed:#?}");
 }
+
+#[test]
+fn clients_see_the_rules_and_cannot_change_them() {
+    let pool = open(&formatted());
+    let series = directory(&pool, ROOT_INO, "series");
+    let (service, name) = (pool.service(), b"user.dedupfs.series");
+    assert_eq!(service.xattr(series, name), Err(Errno::ENODATA));
+    pool.set_series(series, Some(rules(3))).expect("sets");
+    assert_eq!(service.xattr(series, name), Ok(b"--keep-last 3".to_vec()));
+    assert_eq!(service.xattr(ROOT_INO, name), Err(Errno::ENODATA));
+    // A copy does not try to set it.
+    assert_eq!(service.xattr_names(series), Ok(Vec::new()));
+    for uid in [0, 5] {
+        let caller = dedupfs_service::Caller { uid, ..CALLER };
+        assert_eq!(service.set_xattr(caller, series, name, b"--keep-last 1", XattrMode::Any), Err(Errno::EPERM));
+    }
+    assert_eq!(service.remove_xattr(series, name), Err(Errno::EPERM));
+    assert_eq!(service.xattr(series, name), Ok(b"--keep-last 3".to_vec()));
+}

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use dedupfs::retention::{Count, Percent, RelativeTo, Rules, Span};
 
 use crate::exit;
@@ -26,6 +26,46 @@ pub(crate) struct SnapshotArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Makes a version of a live directory, in its place: `dedupfs freeze MNT/web1/2026-11-23`.
+///
+/// The directory keeps its name and everything in it, and never changes from then on. No content is read or written. What was written until
+/// then is in the version; if anything changes meanwhile, it tries again, and refuses at last. A directory in which a file is open
+/// for writing is refused, and so are one that holds versions, one with files that chattr(1) protects, and the root of the mount. For
+/// existing backups: `dedupfs freeze --all MNT/web1` takes each live directory in MNT/web1, the oldest first. It can be interrupted and
+/// started again. For root and the user who mounted the pool, with the right to write to the directories.
+#[derive(Args, Debug)]
+#[command(after_help = exit::HELP_OF_FREEZING)]
+pub(crate) struct FreezeArgs {
+    /// Live directories in a mount
+    #[arg(value_name = "MNT/DIR", required = true)]
+    pub(crate) directories: Vec<PathBuf>,
+    /// Freeze the live directories in each MNT/DIR instead
+    #[arg(long)]
+    pub(crate) all: bool,
+    /// The time that counts as that of the backup: a date in its `name` such as 2026-11-23 or 20261123T0230, in local time; its `mtime`; or
+    /// `now` [default: now; with --all the name, or the mtime if there is no date in it]
+    #[arg(long, value_name = "name|mtime|now")]
+    pub(crate) time: Option<TimeOf>,
+    /// Only show what would be frozen, and the times
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The time that counts as that of a backup.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum TimeOf {
+    /// A date in the name.
+    Name,
+    /// Last change of the directory.
+    Mtime,
+    /// The present.
+    Now,
 }
 
 /// Makes a live tree of a version, or of a directory in one: `dedupfs thaw MNT/web1/2026-11-23 MNT/web1/work`.

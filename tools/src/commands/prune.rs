@@ -32,7 +32,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
         None => check_rules(of_series(args, &directory, &mut daemon)?)?,
     };
     let versions = daemon.versions(Some(directory.place.ino))?;
-    let candidates: Vec<Candidate> = versions.iter().map(candidate).collect();
+    let candidates: Vec<Candidate> = (0..).zip(&versions).map(|(number, version)| candidate(number, version)).collect();
     let decisions = decide(&candidates, &rules, Timestamp::now().as_second(), &TimeZone::system());
     let mut result = Pruned {
         directory: args.directory.display().to_string(),
@@ -75,10 +75,10 @@ fn of_series(args: &PruneArgs, directory: &Directory, daemon: &mut ControlClient
     })
 }
 
-/// The number of an inode is that of its version and a place in it, so it rises with the versions.
-fn candidate(version: &VersionInfo) -> Candidate {
+/// The number is the place in the list.
+fn candidate(number: u64, version: &VersionInfo) -> Candidate {
     Candidate {
-        number: version.ino,
+        number,
         completed_secs: version.completed_secs,
         state: if version.incomplete { State::Incomplete } else { State::Complete },
         locked_until_secs: (version.locked_until_secs > 0).then_some(version.locked_until_secs),
@@ -88,7 +88,7 @@ fn candidate(version: &VersionInfo) -> Candidate {
 
 /// Names the kept versions that may go if the disk is too full, the oldest first.
 fn for_space(versions: &[VersionInfo], decisions: &[Decision]) -> Vec<String> {
-    let name = |number| versions.iter().find(|version| version.ino == number).map(|version| version.name.clone());
+    let name = |number| versions.get(usize::try_from(number).ok()?).map(|version| version.name.clone());
     removable_for_space(decisions).filter_map(name).collect()
 }
 
@@ -160,12 +160,12 @@ impl Pruning<'_> {
 
     /// Forgets a version, and notes how that went. A version that is gone already is no failure.
     fn forget(&mut self, number: u64, result: &mut Pruned) {
-        let at = self.versions.iter().position(|version| version.ino == number);
-        let Some(told) = at.and_then(|at| result.versions.get_mut(at)) else { return };
-        let forgotten = match self.names.get(&number) {
+        let at = usize::try_from(number).unwrap_or(usize::MAX);
+        let (Some(version), Some(told)) = (self.versions.get(at), result.versions.get_mut(at)) else { return };
+        let forgotten = match self.names.get(&version.ino) {
             Some(name) => {
                 let path = self.args.directory.join(name);
-                self.directory.forget(self.daemon, name, Some(number), &path)
+                self.directory.forget(self.daemon, name, Some(version.ino), &path)
             }
             None => Err(Failure::failed(format!("{} was removed or renamed meanwhile", told.name))),
         };

@@ -19,8 +19,8 @@ use serde::de::DeserializeOwned;
 
 use super::failure::Failure;
 use super::protocol::{
-    Envelope, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request, SnapshotRequest, decode,
-    encode, read_line,
+    Envelope, FreezeRequest, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request,
+    SnapshotRequest, decode, encode, read_line,
 };
 use super::{address, descriptor};
 
@@ -205,6 +205,15 @@ impl ControlClient {
         progress: &dyn Progress,
     ) -> Result<VersionReport, Failure> {
         self.ask(&Request::Snapshot(request), progress)
+    }
+
+    /// Makes a version that may take the place of its source; nothing if that was changed meanwhile.
+    pub(crate) fn freeze(
+        &mut self,
+        request: FreezeRequest,
+        progress: &dyn Progress,
+    ) -> Result<Option<VersionReport>, Failure> {
+        self.ask(&Request::Freeze(request), progress)
     }
 
     /// Makes a live tree of a version. If this end closes, or `progress` is cancelled, nothing of it is left.

@@ -52,6 +52,17 @@ pub(crate) struct SnapshotRequest {
     pub(crate) origin: Origin,
 }
 
+/// A version to be made of a live directory, and to take its place.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct FreezeRequest {
+    pub(crate) source: Ino,
+    pub(crate) into: Ino,
+    pub(crate) name: Vec<u8>,
+    pub(crate) origin: Origin,
+    /// Time of the backup, if it is not now; seconds since 1970.
+    pub(crate) dated_secs: Option<i64>,
+}
+
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Request {
@@ -82,6 +93,10 @@ pub(crate) enum Request {
     Get(GetRequest),
     /// Makes a version: [`VersionReport`](dedupfs::VersionReport).
     Snapshot(SnapshotRequest),
+    /// Makes a version of a directory, and lets the next exchange of their names put it in its place: a
+    /// [`VersionReport`](dedupfs::VersionReport), or nothing if the directory was changed meanwhile. The tool exchanges them, because the
+    /// kernel knows the names.
+    Freeze(FreezeRequest),
     /// Makes a live tree of a version: [`ThawReport`](dedupfs::transfer::ThawReport).
     Thaw {
         from: Ino,
@@ -215,6 +230,13 @@ mod tests {
                 into: 7,
                 name: b"\xff\n".to_vec(),
                 origin: Origin { source: b"/m/\xff".to_vec(), host: b"web1".to_vec() },
+            }),
+            Request::Freeze(FreezeRequest {
+                source: 3,
+                into: 7,
+                name: b"\xff\n".to_vec(),
+                origin: Origin { source: b"/m/\xff".to_vec(), host: b"web1".to_vec() },
+                dated_secs: Some(-1),
             }),
             Request::Versions(Some(1 << 36)),
             Request::Versions(None),

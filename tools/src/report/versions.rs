@@ -10,7 +10,9 @@ use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::table::Table;
+use crate::args::versions::TimeOf;
 use crate::commands::forget::Forgotten;
+use crate::commands::freeze::{Frozen, FrozenDirectory};
 use crate::duration;
 use crate::size::show;
 
@@ -30,6 +32,35 @@ pub(crate) fn made(path: &str, report: &VersionReport) -> String {
 pub(crate) fn thawed(path: &str, report: &ThawReport) -> String {
     let ThawReport { entries, logical_bytes, elapsed_ms, .. } = report;
     format!("{path}: {entries} entries, {}, live, {}\n", show(*logical_bytes), duration::show(*elapsed_ms))
+}
+
+/// Tells that a directory is frozen, or would be; with its time if that is of interest.
+pub(crate) fn frozen(directory: &FrozenDirectory, with_time: bool, zone: &TimeZone) -> String {
+    let from = match directory.time {
+        TimeOf::Name => "by its name",
+        TimeOf::Mtime => "by its mtime",
+        TimeOf::Now => "now",
+    };
+    let time = format!("backup of {} ({from})", local(directory.completed_secs, zone));
+    match &directory.report {
+        None => format!("{}: would be frozen, {time}\n", directory.path),
+        Some(report) if with_time => made(&directory.path, report).replace('\n', &format!(", {time}\n")),
+        Some(report) => made(&directory.path, report),
+    }
+}
+
+/// Tells how many directories were frozen.
+pub(crate) fn frozen_sum(result: &Frozen) -> String {
+    let directories = |count: usize| if count == 1 { "directory" } else { "directories" };
+    let (done, failed) = (result.frozen.len(), result.failed.len());
+    let refused = match failed {
+        0 => String::new(),
+        count => format!(", {count} {} not: see above", directories(count)),
+    };
+    match result.dry_run {
+        true => format!("would freeze {done} {}{refused} (nothing was changed)\n", directories(done)),
+        false => format!("{done} {} frozen{refused}\n", directories(done)),
+    }
 }
 
 pub(crate) fn would_free(told: &WouldFree) -> String {

@@ -16,7 +16,8 @@ use parking_lot::{Condvar, Mutex};
 use super::BUSY_PATIENCE;
 use super::transfers::Transfers;
 use crate::control::{
-    ControlTarget, Failure, FailureKind, GetRequest, PutRequest, Request, SnapshotRequest, to_value, without_descriptor,
+    ControlTarget, Failure, FailureKind, FreezeRequest, GetRequest, PutRequest, Request, SnapshotRequest, to_value,
+    without_descriptor,
 };
 use crate::gc_policy::Policy;
 use crate::report;
@@ -99,6 +100,7 @@ impl ControlTarget for Daemon {
             Request::Put(request) => to_value(self.put(&request, descriptor()?, progress)?),
             Request::Get(request) => to_value(self.get(&request, descriptor()?, progress)?),
             Request::Snapshot(request) => to_value(self.snapshot(&request, progress)?),
+            Request::Freeze(request) => to_value(self.freeze(&request, progress)?),
             Request::Thaw { from, into, name } => {
                 tracing::info!(from, name = %String::from_utf8_lossy(&name), "making a live tree of a version");
                 let transfer = self.transfers.begin();
@@ -200,6 +202,22 @@ impl Daemon {
         Ok(report)
     }
 
+    fn freeze(&self, request: &FreezeRequest, progress: &dyn Progress) -> Result<Option<VersionReport>, Failure> {
+        let name = String::from_utf8_lossy(&request.name);
+        tracing::info!(source = request.source, %name, "freezing a directory");
+        let transfer = self.transfers.begin();
+        let FreezeRequest { source, into, name: ref bytes, ref origin, dated_secs } = *request;
+        let made = self.pool.freeze(source, (into, bytes), origin, dated_secs, &transfer.progress(progress));
+        let report = made.inspect_err(|error| tracing::warn!(%name, %error, "a directory was not frozen"))?;
+        match &report {
+            Some(VersionReport { entries, elapsed_ms, fingerprint, .. }) => {
+                tracing::info!(%name, entries, ms = elapsed_ms, fingerprint, "made a version, which may take the place of its source");
+            }
+            None => tracing::info!(%name, "the directory was changed while it was frozen"),
+        }
+        Ok(report)
+    }
+
     fn unmount(&self, lazy: bool) -> Result<(), Failure> {
         tracing::info!(lazy, "asked to unmount");
         if lazy {
@@ -226,7 +244,7 @@ impl Daemon {
 }
 
 fn is_copying() -> Failure {
-    let why = "a tree is being copied by `dedupfs put`, `get` or `snapshot`: wait for it, or interrupt it";
+    let why = "a tree is being copied by `dedupfs put`, `get`, `snapshot` or `freeze`: wait for it, or interrupt it";
     FailureKind::MountpointUnusable.because(why)
 }
 

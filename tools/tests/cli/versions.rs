@@ -25,6 +25,8 @@ fn command_lines_are_checked_before_anything_happens() {
     for args in [
         &["snapshot"][..],
         &["snapshot", "/m/a"],
+        &["freeze"],
+        &["freeze", "--time", "yesterday", "/m/a"],
         &["list"],
         &["forget"],
         &["prune"],
@@ -40,13 +42,13 @@ fn command_lines_are_checked_before_anything_happens() {
         run(DEDUPFS, &["prune", "/m", option]).expect(2, &[advice]);
         run(DEDUPFS, &["series", "set", "/m", option]).expect(2, &[advice]);
     }
-    for command in ["snapshot", "list", "forget", "prune"] {
+    for command in ["snapshot", "freeze", "list", "forget", "prune"] {
         run(DEDUPFS, &[command, "--help"]).expect(0, &["Exit codes", "--json"]);
     }
     for command in ["set", "show", "unset"] {
         run(DEDUPFS, &["series", command, "--help"]).expect(0, &["Exit codes", "--json"]);
     }
-    run(DEDUPFS, &["--help"]).expect(0, &["snapshot", "forget", "prune", "series"]);
+    run(DEDUPFS, &["--help"]).expect(0, &["snapshot", "freeze", "forget", "prune", "series"]);
 }
 
 #[test]

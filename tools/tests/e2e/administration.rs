@@ -465,6 +465,41 @@ is_free
     .expect(0, &["only root may"]);
 }
 
+/// Also with directories to which their owner may not write.
+#[test]
+fn an_ordinary_user_freezes_thaws_and_forgets() {
+    let Some(site) = Site::if_fit() else { return };
+    administrate(
+        &site,
+        r#"
+chmod 755 "$base"
+cp "$dedupfs" "$base/program"
+chmod 755 "$base/program"
+pool=$base/theirs
+mkdir -m 700 "$pool"
+chown 65534:65534 "$pool" "$mnt"
+nobody() { setpriv --reuid=65534 --regid=65534 --clear-groups "$@"; }
+nobody "$base/program" mkfs "$pool"
+nobody "$base/program" mount --memory 256M "$pool" "$mnt"
+nobody mkdir -p "$mnt/web1/live/closed"
+nobody cp "$base/program" "$mnt/web1/live/closed/file"
+nobody chmod 555 "$mnt/web1/live/closed"
+nobody "$base/program" freeze "$mnt/web1/live"
+nobody cmp "$base/program" "$mnt/web1/live/closed/file"
+expect 1 nobody touch "$mnt/web1/live/closed"
+[ "$(nobody ls -A "$mnt/web1")" = live ]
+nobody "$base/program" thaw "$mnt/web1/live" "$mnt/web1/again"
+nobody "$base/program" snapshot "$mnt/web1/again" "$mnt/web1/version"
+nobody "$base/program" forget "$mnt/web1/live" "$mnt/web1/version"
+nobody cmp "$base/program" "$mnt/web1/again/closed/file"
+[ "$(nobody ls -A "$mnt/web1")" = again ]
+nobody "$base/program" umount "$mnt"
+is_free
+"#,
+    )
+    .expect(0, &["removed"]);
+}
+
 #[test]
 fn others_are_let_in_by_permissions_only_if_they_are_let_in_at_all() {
     let Some(site) = Site::if_fit() else { return };

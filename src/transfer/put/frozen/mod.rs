@@ -163,6 +163,7 @@ pub(crate) fn put_version(
     let top = built.top();
     let _pass = core.begin_change()?;
     let making = Making {
+        dated_secs: None,
         origin: &version.origin,
         new_bytes: core.dedup.stats().bytes_stored.saturating_sub(stored_before),
         problems: report.problem_count,

@@ -4,12 +4,14 @@ mod calls;
 mod clients;
 mod differing;
 mod forgetting;
+mod freezing;
 mod interrupted;
 mod pruning;
 mod put;
 mod reading;
 mod refused;
 mod resumed;
+mod rights;
 
 use std::fs;
 use std::path::{Path, PathBuf};
