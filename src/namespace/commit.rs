@@ -118,6 +118,10 @@ impl Namespace {
             exported: input.exported.unwrap_or(store.mark.exported),
             ..store.mark
         };
+        if let Some(frozen) = &frozen {
+            // Before a view can show it.
+            self.recent.lock().note(header.row, frozen);
+        }
         if let Err(error) = store.transact(|transaction| write(transaction, &header, &mark, frozen.as_deref(), &input))
         {
             self.resolve(&mut store, &header, error)?;

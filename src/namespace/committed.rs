@@ -32,6 +32,12 @@ impl Namespace {
 }
 
 impl CommittedView {
+    /// Its row in the log.
+    #[must_use]
+    pub fn row(&self) -> u64 {
+        self.0.header.row
+    }
+
     /// Returns an inode, if it existed.
     ///
     /// # Errors

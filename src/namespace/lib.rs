@@ -50,6 +50,7 @@ mod newest;
 mod opening;
 mod overlay;
 mod page_sums;
+mod recent;
 mod record;
 mod rename;
 mod repair;
@@ -89,6 +90,7 @@ pub(crate) use self::inode::SYMLINK_BYTES_MAX;
 pub use self::names::{NewInode, check_name};
 pub use self::opening::Ancestry;
 pub use self::page_sums::SUMS_FILES as NAMESPACE_SUMS_FILES;
+pub use self::recent::ChangedInodes;
 pub use self::rename::Renamed;
 pub use self::repair::{NamespaceRepair, repair};
 pub use self::restore::Restorer;
@@ -138,6 +140,8 @@ pub struct Namespace {
     store: Mutex<Store>,
     /// Taken last. Never held across I/O or foreign code.
     state: RwLock<Generations>,
+    /// Taken with `store` or alone, for moments.
+    recent: Mutex<recent::Recent>,
     health: Arc<Health>,
     file: Arc<dyn DeviceFile>,
     /// Committed inodes. An inode that a generation knows is never looked up here.

@@ -165,6 +165,7 @@ impl Namespace {
         Ok(Self {
             mutation: Mutex::new(()),
             store: Mutex::new(store),
+            recent: Mutex::default(),
             state: RwLock::new(Generations { base: Some(snapshot), totals: header.totals, ..Generations::default() }),
             health,
             file,
