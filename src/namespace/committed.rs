@@ -46,6 +46,26 @@ impl CommittedView {
         guarded(&self.0.session, || self.0.inode(ino))
     }
 
+    /// Gives the inode number of each entry of a directory to `visit`, until it returns `false`.
+    ///
+    /// # Errors
+    /// Damage; I/O errors.
+    pub fn for_each_entry(&self, directory: Ino, visit: &mut dyn FnMut(Ino) -> bool) -> Result<()> {
+        guarded(&self.0.session, || {
+            let from = tables::name_key(directory, &[]);
+            let range = self.0.tables.entries.range_owned(from.as_slice()..).map_err(|error| self.0.explain(error))?;
+            for row in range {
+                let (key, value) = row.map_err(|error| self.0.explain(error))?;
+                if tables::split_name_key(key.value())?.0 != directory
+                    || !visit(Entry::decode(key.value(), value.value())?.ino)
+                {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Returns at most `limit` names of a directory behind the name `after`, in the order of their bytes.
     ///
     /// # Errors

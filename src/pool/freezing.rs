@@ -52,6 +52,8 @@ impl Pool {
             to: (into, name),
             origin,
             dated_secs,
+            // Each entry must be looked at.
+            takes_over: false,
             before_commit: &|| {
                 *freeze.borrow_mut() = Some(self.service.begin_freezing(source)?);
                 *written.borrow_mut() = self.service.files_being_written().into_iter().collect();

@@ -56,6 +56,7 @@ use crate::upkeep::check::RebuildReport;
 use crate::upkeep::export_watch::ExportWatch;
 use crate::upkeep::reclaim::ReclaimControl;
 use crate::upkeep::scrub::{ScrubControl, SuspectThread};
+use crate::versions::snapshot::SnapshotsMade;
 use dedupfs_base::{EngineError, Result};
 
 /// An open pool.
@@ -71,6 +72,8 @@ pub struct Pool {
     reclaiming: ReclaimControl,
     scrub: ScrubControl,
     trial: TrialControl,
+    /// A leaf.
+    snapshots_made: Mutex<SnapshotsMade>,
     /// Only for writable pools.
     suspects: Mutex<Option<SuspectThread>>,
     /// Only for pools that were mounted for writing.

@@ -273,6 +273,7 @@ impl UnrecoveredPool {
             reclaiming: ReclaimControl::default(),
             scrub: ScrubControl::default(),
             trial: TrialControl::default(),
+            snapshots_made: Mutex::default(),
             suspects: Mutex::new(suspects),
             export_watch: Mutex::new(None),
             watch_ended: Mutex::new(false),

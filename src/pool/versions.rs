@@ -19,7 +19,7 @@ use crate::versions::name::{Making, Origin, VersionReport, name_version};
 use crate::versions::read::FrozenTree;
 use crate::versions::read::difference::{CHANGES_AT_ONCE, DifferencePage, difference};
 use crate::versions::record::VersionRecord;
-use crate::versions::snapshot::{Met, Snapshot};
+use crate::versions::snapshot::{Earlier, Met, Snapshot, SnapshotMade};
 use crate::versions::work::{WORK_MARK, is_work};
 use dedupfs_base::{EngineError, Result};
 
@@ -35,6 +35,8 @@ pub(super) struct Make<'a> {
     pub(super) origin: &'a Origin,
     /// Time of the backup, if it is not now; seconds since 1970.
     pub(super) dated_secs: Option<i64>,
+    /// Whether directories that did not change may be taken over from an earlier snapshot. They are not looked at then.
+    pub(super) takes_over: bool,
     /// Called when everything so far is durable, and before the commit that the version shows.
     pub(super) before_commit: &'a dyn Fn() -> Result<()>,
 }
@@ -53,7 +55,8 @@ impl Pool {
         origin: &Origin,
         progress: &dyn Progress,
     ) -> Result<VersionReport> {
-        let make = Make { source, to: (into, name), origin, dated_secs: None, before_commit: &|| Ok(()) };
+        let make =
+            Make { source, to: (into, name), origin, dated_secs: None, takes_over: true, before_commit: &|| Ok(()) };
         self.make_version(&make, &|_, is_work| Ok(is_work), progress)
     }
 
@@ -67,7 +70,7 @@ impl Pool {
     ) -> Result<VersionReport> {
         let begun = Instant::now();
         let core = &self.core;
-        let Make { source, to: (into, name), origin, dated_secs, before_commit } = *make;
+        let Make { source, to: (into, name), origin, dated_secs, takes_over, before_commit } = *make;
         if is_frozen(source) {
             return Err(EngineError::HoldsVersion("the source".to_owned()));
         }
@@ -80,12 +83,17 @@ impl Pool {
             let (what, owner) = ("the pool".to_owned(), "a run of `dedupfs-gc` that does not end".to_owned());
             StoreError::Busy { what, owner }
         })?;
+        core.namespace.record_changes();
         self.sync()?;
         before_commit()?;
         let stored_before = core.dedup.stats().bytes_stored;
         progress.start("reading names", 0);
         let view = &core.namespace.committed()?;
-        let built = Snapshot {
+        let made = takes_over.then(|| self.snapshots_made.lock().of(source)).flatten();
+        // A version that is forgotten meanwhile stays until the new one holds what it took over.
+        let _earlier = made.map(|made| self.service.hold_version(made.version));
+        let earlier = made.and_then(|made| self.earlier(made));
+        let snapshot = Snapshot {
             core,
             view,
             stream: StreamId(1 << 32 | into),
@@ -94,17 +102,36 @@ impl Pool {
                     && (self.service.is_hidden(met.inode.ino) || is_work(view, met.name, met.inode)?);
                 left_out(met, is_work)
             },
+            earlier,
             progress,
-        }
-        .build(source);
+        };
+        let built = snapshot.build(source).or_else(|error| match (snapshot.earlier.is_some(), error) {
+            (true, error) if !matches!(error, EngineError::Ended(_)) => {
+                tracing::warn!(%error, "the earlier snapshot cannot be used: everything is read");
+                Snapshot { earlier: None, ..snapshot }.build(source)
+            }
+            (_, error) => Err(error),
+        });
         progress.finish();
-        let built = built?;
+        let (built, taken_over) = built?;
+        let totals = built.totals;
         let new_bytes = core.dedup.stats().bytes_stored.saturating_sub(stored_before);
         let (elapsed, completed) = (begun.elapsed(), now());
         let making = Making { origin, new_bytes, problems: 0, elapsed, is_incomplete: false, completed, dated_secs };
         let report = name_version(core, built, (into, name), &making)?;
+        self.snapshots_made.lock().remember(SnapshotMade { source, version: report.ino, row: view.row(), totals });
         core.relieve()?;
-        Ok(report)
+        let base = made.filter(|_| taken_over > 0).map(|made| made.version);
+        Ok(VersionReport { base, taken_over, ..report })
+    }
+
+    /// Opens an earlier snapshot, which must be held, if all that changed since is known.
+    fn earlier(&self, made: SnapshotMade) -> Option<Earlier<'_>> {
+        let namespace = &self.core.namespace;
+        let changed = namespace.changed_behind(made.row)?;
+        let version = namespace.inode_shared(made.version).ok()??;
+        let tree = FrozenTree::open(self.core.dedup.nodes(), version.ino, &version.root).ok()?;
+        Some(Earlier { made, tree, changed })
     }
 }
 

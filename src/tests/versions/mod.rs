@@ -1,5 +1,6 @@
 //! Versions of whole pools: what is seen of them, what they keep, what their removal gives back, and what damage costs.
 
+mod again;
 mod busy;
 mod damage;
 mod differences;

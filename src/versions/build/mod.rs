@@ -119,6 +119,12 @@ pub(crate) struct EntryAttributes {
 }
 
 impl EntryAttributes {
+    /// Takes them from an entry.
+    pub(crate) fn of(entry: &Entry) -> Self {
+        let Entry { mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes, .. } = entry.clone();
+        Self { mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes }
+    }
+
     fn entry(self, name: Vec<u8>, link: Option<u64>, content: Content) -> Entry {
         let Self { mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes } = self;
         Entry { name, mode, uid, gid, mtime_secs, mtime_nanos, flags, attributes, link, content }
@@ -214,6 +220,21 @@ impl<'a> TreeBuilder<'a> {
         });
         let way = self.ways.last_mut().ok_or(EngineError::Internal("an entry outside of a directory"))?;
         way.add(&self.nodes, attributes.entry(name.to_vec(), link, content), keep)
+    }
+
+    /// Adds an entry of another tree to the innermost directory, if it is a directory with everything below it. That tree must be held,
+    /// and neither the entry nor one below it may have several names. Files below it are not in the totals.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub(crate) fn add_entry(&mut self, entry: Entry) -> Result<()> {
+        self.count(&entry.content)?;
+        if let Content::Directory(Directory { below, .. }) = entry.content {
+            self.totals.entries = self.totals.entries.saturating_add(below.entries);
+            self.totals.logical_bytes = self.totals.logical_bytes.saturating_add(below.bytes);
+        }
+        let way = self.ways.last_mut().ok_or(EngineError::Internal("an entry outside of a directory"))?;
+        way.add(&self.nodes, entry, None)
     }
 
     fn count(&mut self, content: &Content) -> Result<()> {
