@@ -106,6 +106,7 @@ impl<'a> SoFar<'a> {
             problems: 0,
             elapsed: self.begun.elapsed(),
             is_incomplete: true,
+            dated_secs: None,
             completed: now(),
         };
         let about = About::new(built.top(), &self.version.origin);
