@@ -6,7 +6,6 @@ use dedupfs_content::StreamId;
 use dedupfs_namespace::{VERSION_RECORD, is_frozen, version_of};
 use dedupfs_service::Ino;
 use dedupfs_store::StoreError;
-use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::clock::Instant;
 
 use super::Pool;
@@ -51,11 +50,10 @@ impl Pool {
         // The kernel caches names, and is not told of the new one. It must know nothing of this directory until then.
         let has_mark = core.namespace.xattr(into, WORK_MARK)?.is_some();
         let _hidden = has_mark.then(|| self.service.hide(into)).transpose()?;
-        let reclaiming = self.reclaiming.end(RECLAIM_PATIENCE).ok_or_else(|| {
+        let _reclaiming = self.reclaiming.end(RECLAIM_PATIENCE).ok_or_else(|| {
             let (what, owner) = ("the pool".to_owned(), "a run of `dedupfs-gc` that does not end".to_owned());
             StoreError::Busy { what, owner }
         })?;
-        let _reclaiming = (!is_planted(Canary::SnapshotBesideReclaim)).then_some(reclaiming);
         self.sync()?;
         let stored_before = core.dedup.stats().bytes_stored;
         progress.start("reading names", 0);

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedupfs::reclaim::ReclaimOptions;
-use dedupfs::{NoProgress, OpenOptions as PoolOptions, Origin, Pool, format_on};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::MemoryService;
 use dedupfs_service::{Errno, FileKind, Handle, Ino, ROOT_INO};
 use dedupfs_store::device::observed::Observer;
@@ -61,12 +61,6 @@ pub fn piece(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Removes a version in the root.
-pub fn remove_version(pool: &Pool, client: &Client, name: &str) -> Result<(), String> {
-    pool.allow_forgetting(ROOT_INO, name.as_bytes()).map_err(|error| format!("{name} may not be removed: {error}"))?;
-    client.remove_directory(name).map_err(|error| format!("{name} is not removed: {error:?}"))
-}
-
 /// Makes the observer that puts a wrong order below the camera; see `canary`.
 pub type Below<'a> = &'a (dyn Fn(&Disks) -> Arc<dyn Observer> + Sync);
 
@@ -79,13 +73,13 @@ struct Kept {
 
 pub struct Workload {
     pub camera: Arc<Camera>,
-    random: Random,
+    pub random: Random,
     roots: Roots,
-    reference: Client,
+    pub reference: Client,
     pool: Option<Arc<Pool>>,
     kept: Option<Kept>,
-    /// Descriptions of the versions, by their names in the root.
-    versions: BTreeMap<String, String>,
+    /// Descriptions of the versions, and of the live tree of one, by their names in the root.
+    pub versions: BTreeMap<String, String>,
 }
 
 impl Workload {
@@ -115,16 +109,16 @@ impl Workload {
         self.pool = Some(open(&self.roots, options).expect("opens"));
     }
 
-    fn pool(&self) -> &Arc<Pool> {
+    pub fn pool(&self) -> &Arc<Pool> {
         self.pool.as_ref().expect("the pool is open")
     }
 
-    fn engine(&self) -> Client {
+    pub fn engine(&self) -> Client {
         Client::new(self.pool().service())
     }
 
     /// Adds the reference's state to the ledger: a power loss may show it from now on.
-    fn note(&self) {
+    pub fn note(&self) {
         let mut state = self.reference.describe().expect("describes");
         // Their names come behind all others.
         state.extend(self.versions.values().map(String::as_str));
@@ -166,7 +160,7 @@ impl Workload {
     }
 
     pub fn step(&mut self) {
-        match self.random.below(63) {
+        match self.random.below(68) {
             0..=8 => self.rewrite(),
             9..=12 => {
                 let (path, bytes) = (self.file(), self.content());
@@ -201,6 +195,8 @@ impl Workload {
             47..=49 => self.clone_file(),
             50..=56 => self.snapshot(),
             57..=58 => self.forget(),
+            62..=64 => self.put_version(),
+            65..=66 => self.thaw(),
             59..=61 => {
                 // Two names of one file in a directory of which versions are made.
                 let (directory, name) = if self.random.one_in(2) { ("d0", "d0/f8") } else { ("d1", "d1/f9") };
@@ -327,7 +323,7 @@ impl Workload {
     }
 
     /// Gives the reference the writes that the engine is about to publish.
-    fn note_unpublished(&mut self) {
+    pub fn note_unpublished(&mut self) {
         let Some(kept) = self.kept.as_mut() else { return };
         for (offset, bytes) in std::mem::take(&mut kept.unpublished) {
             self.reference.write(kept.reference, offset, &bytes).expect("writes");
@@ -350,7 +346,7 @@ impl Workload {
         }
     }
 
-    fn close_kept(&mut self) {
+    pub fn close_kept(&mut self) {
         self.note_unpublished();
         let Some(kept) = self.kept.take() else { return };
         self.engine().flush(kept.engine).expect("flushes");
@@ -385,39 +381,6 @@ impl Workload {
             self.pool().sync().expect("syncs");
         }
         self.durable();
-    }
-
-    /// Makes a version of a directory, or of everything if there is none that would be part of it.
-    fn snapshot(&mut self) {
-        let (name, source) = (format!("v{}", self.random.below(3)), format!("d{}", self.random.below(2)));
-        let source = if self.versions.is_empty() && self.random.one_in(2) { String::new() } else { source };
-        let found =
-            |client: &Client| if source.is_empty() { Some(ROOT_INO) } else { Some(client.find(&source).ok()?.ino) };
-        let Some(ino) = found(&self.engine()) else { return };
-        if self.versions.contains_key(&name) {
-            return self.forget_version(&name);
-        }
-        // Making it durable comes first.
-        self.note_unpublished();
-        let described = self.reference.describe_frozen(&source, &format!("/{name}")).expect("describes");
-        let before = self.camera.ledger().states.len() - 1;
-        self.versions.insert(name.clone(), described);
-        self.note();
-        let to = (ROOT_INO, name.as_bytes());
-        self.pool().snapshot(ino, to, &Origin::default(), &NoProgress).expect("makes a version");
-        self.camera.ledger().durable = before;
-    }
-
-    fn forget(&mut self) {
-        if let Some(name) = self.versions.keys().next().cloned() {
-            self.forget_version(&name);
-        }
-    }
-
-    fn forget_version(&mut self, name: &str) {
-        self.versions.remove(name);
-        self.note();
-        remove_version(self.pool(), &self.engine(), name).expect("removes a version");
     }
 
     fn close_and_mount(&mut self, options: &PoolOptions) {

@@ -133,8 +133,6 @@ canaries! {
     EntryNotPinned,
     /// an entry that changed is taken over from the base of a put
     ChangedTakenOver,
-    /// a snapshot does not keep reclaiming away
-    SnapshotBesideReclaim,
 }
 
 /// Whether the world makes this mistake.
