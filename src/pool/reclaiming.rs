@@ -3,8 +3,8 @@
 use dedupfs_base::{ReadOnly, Result};
 
 use super::{Pool, Progress, busy, running_already};
-use crate::versions::notes;
 use crate::upkeep::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
+use crate::versions::notes;
 
 impl Pool {
     /// Frees garbage; see [`crate::upkeep::reclaim`].

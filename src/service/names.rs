@@ -2,8 +2,8 @@
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{Inode, NewInode, is_frozen};
-use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_service::{Caller, FileKind, Ino, InodeFlags, NewNode, NodeContent, RenameFlags, acl};
+use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::{Service, now};
 use crate::durability::space::Demand;

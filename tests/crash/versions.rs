@@ -55,8 +55,8 @@ impl Workload {
         let disk = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("makes a directory");
         let to = File::open(disk.path()).expect("opens").into();
         self.pool().get(found.ino, (to, b"tree"), &NoProgress).expect("gets");
-        let mut bases = [BaseChoice::None, BaseChoice::LastIn(ROOT_INO)].into_iter();
-        for base in bases.by_ref().take(1 + self.random.below(2) as usize) {
+        let puts = 1 + self.random.below(2) as usize;
+        for base in [BaseChoice::None, BaseChoice::LastIn(ROOT_INO)].into_iter().take(puts) {
             let name = format!("v{}", self.random.below(3));
             if self.versions.contains_key(&name) {
                 self.forget_version(&name);

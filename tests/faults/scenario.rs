@@ -21,7 +21,9 @@ pub fn disks_after(case: &Case) -> Disks {
     disks.heal();
     match case.scenario {
         Scenario::Format => work::format(&disks).expect("formats"),
-        Scenario::Work | Scenario::Versions => drop(use_pool(case, &mut disks, &mut work::image(case.layout).expected.clone())),
+        Scenario::Work | Scenario::Versions => {
+            drop(use_pool(case, &mut disks, &mut work::image(case.layout).expected.clone()))
+        }
         Scenario::Rebuild => drop(disks.open(true).expect("rebuilds")),
     }
     disks

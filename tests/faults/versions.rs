@@ -54,12 +54,7 @@ pub fn look(pool: &Pool, name: &str) -> Result<State, Errno> {
     seen(pool, name).map(Some)
 }
 
-fn put(
-    pool: &Pool,
-    top: &tempfile::TempDir,
-    name: &str,
-    base: BaseChoice,
-) -> Result<TransferReport, TransferError> {
+fn put(pool: &Pool, top: &tempfile::TempDir, name: &str, base: BaseChoice) -> Result<TransferReport, TransferError> {
     let version = VersionOptions { base, racy_ms: 0, ..VersionOptions::default() };
     let options = PutOptions { version: Some(version), ..PutOptions::default() };
     let from = File::open(top.path()).expect("opens").into();
@@ -136,9 +131,7 @@ impl Session<'_> {
         }
         let Some(version) = self.expected.live(name) else { return };
         let client = Client::new(self.pool.service());
-        let made = client.make_directory(WORK).and_then(|()| {
-            Ok((client.find(name)?.ino, client.find(WORK)?.ino))
-        });
+        let made = client.make_directory(WORK).and_then(|()| Ok((client.find(name)?.ino, client.find(WORK)?.ino)));
         let Some((from, into)) = self.count(made) else { return };
         match self.pool.thaw(from, (into, b"tree"), &NoProgress) {
             Ok(_) => {

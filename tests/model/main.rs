@@ -53,7 +53,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(48), max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(600), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     /// A version shows what was frozen, whatever happens to everything else.
     #[test]

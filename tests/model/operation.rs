@@ -266,8 +266,13 @@ fn on_versions() -> impl Strategy<Value = Operation> {
 
 fn change_of_source() -> impl Strategy<Value = Operation> {
     let (name, seed) = (0_u8..20, 0_u8..4);
-    (0_u8..12, name.clone(), name, seed, length())
-        .prop_map(|(kind, name, other, seed, len)| Operation::ChangeSource { kind, name, other, seed, len })
+    (0_u8..12, name.clone(), name, seed, length()).prop_map(|(kind, name, other, seed, len)| Operation::ChangeSource {
+        kind,
+        name,
+        other,
+        seed,
+        len,
+    })
 }
 
 pub fn operations() -> impl Strategy<Value = Vec<Operation>> {

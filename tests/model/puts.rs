@@ -12,11 +12,11 @@ use std::sync::Arc;
 use dedupfs::retention::{Candidate, Count, Rules, State, decide};
 use dedupfs::transfer::{BaseChoice, PutOptions, VersionOptions};
 use dedupfs::{ChangeKind, EngineError, HistoryState, NoProgress, Origin, transfer};
-use dedupfs_service::{FileKind, Ino, ROOT_INO, Timestamp};
+use dedupfs_service::{FileKind, FileService, Ino, Listing, NewNode, NodeContent, ROOT_INO, Timestamp};
 use jiff::tz::TimeZone;
 
 use super::Operation;
-use super::side_by_side::{SideBySide, content};
+use super::side_by_side::{CALLER, SideBySide, content};
 use super::versions::{FrozenEntry, FrozenTree, Standing, find, name_of, read_tree};
 
 /// Directories of the source.
@@ -148,7 +148,8 @@ fn walk(at: &Path, path: Vec<u8>, inodes: &mut BTreeMap<u64, Vec<u8>>, tree: &mu
         // The order of a frozen walk decides which name is the first one.
         names.sort();
         for name in names {
-            let below = if path.is_empty() { name.as_bytes().to_vec() } else { [&path, &b"/"[..], name.as_bytes()].concat() };
+            let below =
+                if path.is_empty() { name.as_bytes().to_vec() } else { [&path, &b"/"[..], name.as_bytes()].concat() };
             walk(&at.join(name), below, inodes, tree)?;
         }
     }
@@ -223,7 +224,8 @@ impl SideBySide {
         let rules = Rules { keep_last: Some(Count::new(keep_last.into())), ..Rules::default() };
         let now = listed.iter().map(|version| version.completed_secs).max().unwrap_or(0) + 1;
         let decisions = decide(&candidates, &rules, now, &TimeZone::UTC);
-        let removed = decisions.iter().filter(|decision| !decision.keep).map(|decision| &listed[decision.number as usize]);
+        let removed =
+            decisions.iter().filter(|decision| !decision.keep).map(|decision| &listed[decision.number as usize]);
         let removed: BTreeSet<Ino> = removed.map(|version| version.ino).collect();
         let standing = self.in_directory(into);
         assert_eq!(listed.len(), standing.len());
@@ -249,21 +251,19 @@ impl SideBySide {
         let expected = &self.versions.trees[&standing.number];
         assert!(live.keys().eq(expected.keys()), "names of the live tree of {standing:?}");
         for (path, entry) in &live {
-            // Subdirectories are names of their directory.
             let shown = |entry: &FrozenEntry| FrozenEntry { bytes: Arc::default(), ..entry.clone() };
             assert_eq!(shown(entry), shown(&expected[path]), "{} of {standing:?}", String::from_utf8_lossy(path));
             assert!(entry.bytes == expected[path].bytes, "content of {}", String::from_utf8_lossy(path));
         }
-        self.pool().service().remove_tree(work, b"tree").expect("is removed");
+        empty(&service, work);
         service.remove_directory(ROOT_INO, &name_of_work()).expect("is removed");
         self.compare_version(&standing);
     }
 
     fn work_directory(&self) -> Ino {
-        use dedupfs_service::{NewNode, NodeContent};
         let (service, name) = (&self.engine.service, name_of_work());
         let new = NewNode { parent: ROOT_INO, name: &name, mode: 0o700, umask: 0 };
-        let made = service.make(super::side_by_side::CALLER, new, NodeContent::Directory).expect("makes");
+        let made = service.make(CALLER, new, NodeContent::Directory).expect("makes");
         service.forget(made.ino, 1);
         made.ino
     }
@@ -281,8 +281,9 @@ impl SideBySide {
         let paths: BTreeSet<&String> = told.keys().chain(expected.keys()).collect();
         for path in paths {
             let entries = trees.map(|tree| tree.get(path.as_bytes()));
-            let is_same_content =
-                entries[0].zip(entries[1]).is_some_and(|(one, other)| one.kind == other.kind && one.bytes == other.bytes);
+            let is_same_content = entries[0]
+                .zip(entries[1])
+                .is_some_and(|(one, other)| one.kind == other.kind && one.bytes == other.bytes);
             match (told.get(path), expected.get(path)) {
                 (told, expected) if told == expected => {}
                 // Equal bytes that were written in other pieces may be cut otherwise. A file may have had names outside.
@@ -331,6 +332,18 @@ impl SideBySide {
     }
 }
 
+/// Removes everything in a directory.
+fn empty(service: &Arc<dyn FileService>, directory: Ino) {
+    for entry in service.read_directory(directory, 0, 1000, Listing::Names).expect("lists") {
+        if entry.kind == FileKind::Directory {
+            empty(service, entry.ino);
+            service.remove_directory(directory, &entry.name).expect("is removed");
+        } else {
+            service.unlink(directory, &entry.name).expect("is removed");
+        }
+    }
+}
+
 /// The name of the directory in which live trees are made.
 fn name_of_work() -> Vec<u8> {
     name_of(WORK)
@@ -339,7 +352,8 @@ fn name_of_work() -> Vec<u8> {
 /// The paths that differ in two trees, and how. Nothing is told of entries below a directory that only one has, nor of the
 /// time of a directory.
 fn differences(before: &FrozenTree, after: &FrozenTree) -> BTreeMap<String, ChangeKind> {
-    let is_directory = |tree: &FrozenTree, path: &[u8]| tree.get(path).is_some_and(|entry| entry.kind == FileKind::Directory);
+    let is_directory =
+        |tree: &FrozenTree, path: &[u8]| tree.get(path).is_some_and(|entry| entry.kind == FileKind::Directory);
     let is_below_both = |path: &[u8]| {
         let above = (0..path.len()).filter(|at| path[*at] == b'/').map(|at| &path[..at]);
         above.into_iter().all(|path| is_directory(before, path) && is_directory(after, path))

@@ -27,6 +27,8 @@ pub struct Client {
     pub(crate) life: Life,
     /// Open files that were removed.
     pub(crate) orphans: Vec<Orphan>,
+    /// Runs of reclaiming that this client began.
+    pub(crate) reclaiming: Vec<thread::JoinHandle<Outcome>>,
 }
 
 pub type Outcome = Result<(), Errno>;
@@ -116,7 +118,7 @@ const ATTRIBUTE: &str = "user.name";
 impl Client {
     pub fn new(number: usize, world: &Arc<World>, life: &Life, pool: &Arc<Pool>, dice: Dice) -> Self {
         let (world, life, pool) = (world.clone(), life.clone(), pool.clone());
-        Self { number, world, pool, dice, life, orphans: Vec::new() }
+        Self { number, world, pool, dice, life, orphans: Vec::new(), reclaiming: Vec::new() }
     }
 
     pub(crate) fn operations(&self) -> Operations {
@@ -195,6 +197,9 @@ impl Client {
                 self.with(place, File::failed);
                 break;
             }
+        }
+        for run in std::mem::take(&mut self.reclaiming) {
+            run.join().expect("a panic ends the world").expect("what fails is left out");
         }
         for orphan in std::mem::take(&mut self.orphans) {
             self.operations().release(orphan.open);

@@ -105,7 +105,11 @@ pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
         }
     }
     if unread.is_empty() && !pool.is_read_only() {
-        assert_eq!(names(&operations, &world.plan), world.names(), "the names that there are, and those that there should be");
+        assert_eq!(
+            names(&operations, &world.plan),
+            world.names(),
+            "the names that there are, and those that there should be"
+        );
     }
     unread
 }

@@ -91,23 +91,23 @@ impl Client {
         Some(self.beside(file, move |_| operations.unlink(&name)))
     }
 
-    /// Has another thread remove what is in this place, and reclaim.
-    fn beside(
-        &mut self,
-        place: usize,
-        remove: impl FnOnce(&Pool) -> Outcome + Send + 'static,
-    ) -> Beside {
+    /// Has another thread remove what is in this place, and one more reclaim: on a slow disk that takes longer than a request may.
+    fn beside(&mut self, place: usize, remove: impl FnOnce(&Pool) -> Outcome + Send + 'static) -> Beside {
         self.begin(place, None);
-        let pool = self.pool.clone();
         let pause = Duration::from_micros(self.dice.of_bits(14));
-        let act = move || {
-            thread::sleep(pause);
-            remove(&pool)?;
-            // Another run may be under way, or the disk fail.
-            let _outcome = pool.reclaim(&ReclaimOptions::below(100), &NoProgress);
-            Ok(())
+        let spawn = |act: Box<dyn FnOnce(&Pool) -> Outcome + Send>| {
+            let pool = self.pool.clone();
+            let act = move || {
+                thread::sleep(pause);
+                act(&pool)
+            };
+            thread::Builder::new().name("client".to_owned()).spawn(act).expect("starts")
         };
-        (place, thread::Builder::new().name("client".to_owned()).spawn(act).expect("starts"))
+        // Another run may be under way, or the disk fail.
+        let reclaim = |pool: &Pool| pool.reclaim(&ReclaimOptions::below(100), &NoProgress).map(drop).or(Ok(()));
+        let task = spawn(Box::new(remove));
+        self.reclaiming.push(spawn(Box::new(reclaim)));
+        (place, task)
     }
 
     /// Waits for the other thread.
@@ -231,7 +231,10 @@ impl Client {
         let is_same = frozen::one_content(&live) == *content;
         assert!(is_same, "client {}: the live tree of {} is another one", self.number, self.name(place));
         if let Some(file) = self.file_in(top)? {
-            let open = (file, operations.0.open(self.caller(), file, OpenOptions { write: true, ..OpenOptions::default() })?.handle);
+            let open = (
+                file,
+                operations.0.open(self.caller(), file, OpenOptions { write: true, ..OpenOptions::default() })?.handle,
+            );
             let bytes = self.dice.word().to_le_bytes();
             let written = operations.write_whole(open, self.dice.of_bits(14), &bytes);
             let flushed = written.and_then(|()| operations.flush(open));
@@ -256,7 +259,8 @@ impl Client {
     /// As `dedupfs list` and `dedupfs diff`: the list has the client's versions, and the difference is that of the entries.
     pub fn compare(&mut self, place: usize) -> Outcome {
         let listed = self.told("list", self.pool.versions(Some(ROOT_INO)))?;
-        let places = (0..self.world.plan.places() as usize).filter(|place| self.world.plan.place(*place) == Place::Version);
+        let places =
+            (0..self.world.plan.places() as usize).filter(|place| self.world.plan.place(*place) == Place::Version);
         let (exist, gone): (Vec<_>, Vec<_>) = places.partition(|place| self.current(*place).is_some());
         let is_listed = |place: &usize| listed.iter().any(|version| version.name == self.name(*place));
         assert!(exist.iter().all(is_listed), "client {}: {listed:?} lacks a version", self.number);
