@@ -143,7 +143,13 @@ impl Client {
         let into = operations.find(&hidden)?.ino;
         let base = if self.dice.one_in(8) { BaseChoice::None } else { BaseChoice::LastIn(ROOT_INO) };
         let verify_percent = if self.dice.one_in(8) { 100 } else { 0 };
-        let version = VersionOptions { origin: self.origin("source"), base, verify_percent, racy_ms: 0 };
+        let version = VersionOptions {
+            origin: self.origin("source"),
+            base,
+            verify_percent,
+            racy_ms: 0,
+            ..VersionOptions::default()
+        };
         let options = PutOptions { version: Some(version), ..PutOptions::default() };
         let forgetting = self.dice.one_in(4).then(|| self.forget_beside(place)).flatten();
         let report = self.pool.put(&options, tree::descriptor(&from), (into, name.as_bytes()), &NoProgress);
