@@ -8,6 +8,7 @@
 #   syscalls     one system call of the daemon fails at a time
 #   damage       500 damaged pools, and 500 with nonsense under checksums that fit
 #   memory       resident memory against --memory
+#   model        10,000 histories of versions, and as many without them, against the reference
 #   crash        1,000,000 simulated power losses
 #   faults       every operation fails in every way
 #   flips        a tenth of all bytes of a pool, another one each night of ten
@@ -32,7 +33,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
 . tools/prerequisites.sh
 
-all_parts=(kills power syscalls damage memory crash faults flips posix versions world mutants schedules fuzz clients advisories)
+all_parts=(kills power syscalls damage memory model crash faults flips posix versions world mutants schedules fuzz clients advisories)
 usage() {
     printf '%s: %s; see the head of the script\n' "${0##*/}" "$*" >&2
     exit 2
@@ -63,6 +64,7 @@ run_memory() {
     [ ! $small ] || sizes=(--usual --sizes 128M)
     tools/memory-soak.sh "${sizes[@]}"
 }
+run_model() { DEDUPFS_MODEL_CASES=$(amount 10000 20) cargo test --locked --release --test model; }
 run_crash() { tools/crash-soak.sh "$(amount 1000000 5000)" --seed $((seed * 5000)); }
 run_faults() {
     local test=()

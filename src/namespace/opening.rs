@@ -70,7 +70,7 @@ impl Namespace {
             has_losses: false,
             has_doubt: false,
             index_side: IndexSide::A,
-            has_versions: true,
+            has_versions: !is_planted(Canary::TreeBeforeFlag),
             next_ino: ROOT_INO + 1,
             next_cookie: COOKIE_FIRST,
             writer_epoch: 0,

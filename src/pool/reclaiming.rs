@@ -4,6 +4,7 @@ use dedupfs_base::{ReadOnly, Result};
 
 use super::{Pool, Progress, busy, running_already};
 use crate::upkeep::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
+use crate::versions::notes;
 
 impl Pool {
     /// Frees garbage; see [`crate::upkeep::reclaim`].
@@ -38,6 +39,11 @@ impl Pool {
                 "reclaiming is paused: `dedupfs-gc --resume` with the pool or mountpoint ends that".to_owned(),
             )
             .into());
+        }
+        if !options.dry_run
+            && let Err(error) = notes::clean_pool(core)
+        {
+            tracing::warn!(%error, "the notes of versions that are gone cannot be removed");
         }
         crate::upkeep::reclaim::reclaim(core, options, &self.reclaiming, progress)
             .map_err(|error| core.space.explain(error))

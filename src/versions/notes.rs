@@ -23,6 +23,7 @@ use dedupfs_store::{Fingerprint, PoolId, StoreError};
 use dedupfs_sync::Mutex;
 
 use super::name::Origin;
+use crate::engine::Core;
 
 /// Directory of the notes on the meta root.
 const DIRECTORY: &str = "notes";
@@ -276,7 +277,7 @@ fn read(file: &dyn DeviceFile, offset: u64, len_bytes: u64) -> Result<Vec<u8>> {
 }
 
 /// Removes the notes of versions that are gone, and those that other epochs left unfinished.
-pub(crate) fn clean(device: &dyn Device, epoch: u32, exists: &dyn Fn(Ino) -> bool) -> Result<()> {
+fn clean(device: &dyn Device, epoch: u32, exists: &dyn Fn(Ino) -> bool) -> Result<()> {
     let entries = match device.list(DIRECTORY) {
         Err(StoreError::NotFound { .. }) => return Ok(()),
         entries => entries?,
@@ -292,6 +293,12 @@ pub(crate) fn clean(device: &dyn Device, epoch: u32, exists: &dyn Fn(Ino) -> boo
         }
     }
     Ok(())
+}
+
+/// Removes the notes that nobody needs any more; see [`clean`].
+pub(crate) fn clean_pool(core: &Core) -> Result<()> {
+    let exists = |version| core.namespace.inode_shared(version).is_ok_and(|inode| inode.is_some());
+    clean(&*core.meta_device, core.namespace.writer_epoch(), &exists)
 }
 
 /// Bytes of all notes.

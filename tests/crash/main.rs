@@ -31,6 +31,7 @@ mod random;
 mod resumed;
 mod suite;
 mod verdict;
+mod versions;
 mod workload;
 
 use std::path::PathBuf;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::client::Client;
 use crate::disks::{Disks, Roots};
+use crate::versions::{is_of_work, remove_version};
 use crate::workload::{self, PIECES};
 
 fn words(panic: &(dyn Any + Send)) -> String {
@@ -36,7 +37,8 @@ fn sound(pool: &Pool) -> Result<(), String> {
 }
 
 fn describe(pool: &Pool) -> Result<String, String> {
-    Client::new(pool.service()).describe().map_err(|error| format!("cannot be read: {error:?}"))
+    let described = Client::new(pool.service()).describe().map_err(|error| format!("cannot be read: {error:?}"))?;
+    Ok(described.lines().filter(|line| !is_of_work(line)).map(|line| format!("{line}\n")).collect())
 }
 
 /// Opens the pool, checks it, and reads everything in it.
@@ -95,7 +97,7 @@ fn versions_go_on(pool: &Pool, client: &Client) -> Result<(), String> {
     if before != lines()? || !before.iter().any(|line| line.starts_with("/version/file ")) {
         return Err("versions changed when the live tree was removed".to_owned());
     }
-    versions.iter().try_for_each(|version| workload::remove_version(pool, client, &version.name))
+    versions.iter().try_for_each(|version| remove_version(pool, client, &version.name))
 }
 
 const AGAIN: &str = "again";

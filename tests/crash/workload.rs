@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedupfs::reclaim::ReclaimOptions;
-use dedupfs::{NoProgress, OpenOptions as PoolOptions, Origin, Pool, format_on};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::MemoryService;
 use dedupfs_service::{Errno, FileKind, Handle, Ino, ROOT_INO};
 use dedupfs_store::device::observed::Observer;
@@ -22,9 +22,6 @@ use crate::client::{Client, sorted};
 use crate::disks::{Disks, Roots, observed};
 use crate::random::Random;
 
-/// Name of what is frozen in place, and of the directory in which that is made.
-const FROZEN: &str = "uz";
-const WORK: &str = ".dedupfs-put-0123456789abcdef";
 /// Number of pieces that make up all content: few, so that the same data is written often.
 pub const PIECES: u64 = 10;
 
@@ -64,12 +61,6 @@ pub fn piece(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Removes a version in the root.
-pub fn remove_version(pool: &Pool, client: &Client, name: &str) -> Result<(), String> {
-    pool.allow_forgetting(ROOT_INO, name.as_bytes()).map_err(|error| format!("{name} may not be removed: {error}"))?;
-    client.remove_directory(name).map_err(|error| format!("{name} is not removed: {error:?}"))
-}
-
 /// Makes the observer that puts a wrong order below the camera; see `canary`.
 pub type Below<'a> = &'a (dyn Fn(&Disks) -> Arc<dyn Observer> + Sync);
 
@@ -82,13 +73,13 @@ struct Kept {
 
 pub struct Workload {
     pub camera: Arc<Camera>,
-    random: Random,
+    pub random: Random,
     roots: Roots,
-    reference: Client,
+    pub reference: Client,
     pool: Option<Arc<Pool>>,
     kept: Option<Kept>,
-    /// Descriptions of the versions, by their paths.
-    versions: BTreeMap<String, String>,
+    /// Descriptions of the versions, and of the live tree of one, by their paths.
+    pub versions: BTreeMap<String, String>,
 }
 
 impl Workload {
@@ -118,16 +109,16 @@ impl Workload {
         self.pool = Some(open(&self.roots, options).expect("opens"));
     }
 
-    fn pool(&self) -> &Arc<Pool> {
+    pub fn pool(&self) -> &Arc<Pool> {
         self.pool.as_ref().expect("the pool is open")
     }
 
-    fn engine(&self) -> Client {
+    pub fn engine(&self) -> Client {
         Client::new(self.pool().service())
     }
 
     /// Adds the reference's state to the ledger: a power loss may show it from now on.
-    fn note(&self) {
+    pub fn note(&self) {
         let state = self.reference.describe().expect("describes");
         // A version hides the empty directory that stands for it.
         let is_hidden = |line: &str| self.versions.keys().any(|path| line.starts_with(&format!("/{path} ")));
@@ -147,7 +138,7 @@ impl Workload {
     }
 
     /// Does an operation on both sides, which must have the same outcome.
-    fn both(&self, what: &dyn Fn(&Client) -> Result<(), Errno>) -> bool {
+    pub fn both(&self, what: &dyn Fn(&Client) -> Result<(), Errno>) -> bool {
         let expected = what(&self.reference);
         self.note();
         let outcome = what(&self.engine());
@@ -171,7 +162,7 @@ impl Workload {
     }
 
     pub fn step(&mut self) {
-        match self.random.below(66) {
+        match self.random.below(71) {
             0..=8 => self.rewrite(),
             9..=12 => {
                 let (path, bytes) = (self.file(), self.content());
@@ -206,7 +197,9 @@ impl Workload {
             47..=49 => self.clone_file(),
             50..=56 => self.snapshot(),
             57..=58 => self.forget(),
-            63..=65 => self.freeze(),
+            62..=64 => self.put_version(),
+            65..=66 => self.thaw(),
+            67..=69 => self.freeze(),
             59..=61 => {
                 // Two names of one file in a directory of which versions are made.
                 let (directory, name) = if self.random.one_in(2) { ("d0", "d0/f8") } else { ("d1", "d1/f9") };
@@ -333,7 +326,7 @@ impl Workload {
     }
 
     /// Gives the reference the writes that the engine is about to publish.
-    fn note_unpublished(&mut self) {
+    pub fn note_unpublished(&mut self) {
         let Some(kept) = self.kept.as_mut() else { return };
         for (offset, bytes) in std::mem::take(&mut kept.unpublished) {
             self.reference.write(kept.reference, offset, &bytes).expect("writes");
@@ -356,7 +349,7 @@ impl Workload {
         }
     }
 
-    fn close_kept(&mut self) {
+    pub fn close_kept(&mut self) {
         self.note_unpublished();
         let Some(kept) = self.kept.take() else { return };
         self.engine().flush(kept.engine).expect("flushes");
@@ -383,7 +376,7 @@ impl Workload {
         self.fsync(&path);
     }
 
-    fn sync(&mut self) {
+    pub fn sync(&mut self) {
         if self.random.one_in(4) {
             self.engine().0.fsync_directory(ROOT_INO).expect("syncs");
         } else {
@@ -391,88 +384,6 @@ impl Workload {
             self.pool().sync().expect("syncs");
         }
         self.durable();
-    }
-
-    /// Makes a version of a directory, or of everything if there is none that would be part of it.
-    fn snapshot(&mut self) {
-        let (name, source) = (format!("v{}", self.random.below(3)), format!("d{}", self.random.below(2)));
-        let source = if self.versions.is_empty() && self.random.one_in(2) { String::new() } else { source };
-        let found =
-            |client: &Client| if source.is_empty() { Some(ROOT_INO) } else { Some(client.find(&source).ok()?.ino) };
-        let Some(ino) = found(&self.engine()) else { return };
-        if self.versions.contains_key(&name) {
-            return self.forget_version(&name);
-        }
-        // Making it durable comes first.
-        self.note_unpublished();
-        let described = self.reference.describe_frozen(&source, &format!("/{name}")).expect("describes");
-        let before = self.camera.ledger().states.len() - 1;
-        self.versions.insert(name.clone(), described);
-        self.note();
-        let to = (ROOT_INO, name.as_bytes());
-        self.pool().snapshot(ino, to, &Origin::default(), &NoProgress).expect("makes a version");
-        self.camera.ledger().durable = before;
-    }
-
-    /// Freezes a directory in place, step by step as `dedupfs freeze` does. What has changed in the last step is refused.
-    fn freeze(&mut self) {
-        let (name, live) = (FROZEN, format!("d{}", self.random.below(2)));
-        let Ok(found) = self.engine().find(&live) else { return };
-        if self.versions.contains_key(name) {
-            return self.forget_version(name);
-        }
-        self.close_kept();
-        self.both(&|client| client.rename(&live, name, false));
-        self.both(&|client| client.make_directory(WORK));
-        self.both(&|client| client.set_xattr(WORK, "user.dedupfs.put", b""));
-        let (hidden, before) = (format!("{WORK}/{name}"), self.camera.ledger().states.len() - 1);
-        self.reference.make_directory(&hidden).expect("makes what stands for the version");
-        let describe = |path: &str| self.reference.describe_frozen(name, path).expect("describes");
-        let described = [describe(&format!("/{hidden}")), describe(&format!("/{name}"))];
-        let [in_work, in_place] = described;
-        self.versions.insert(hidden.clone(), in_work);
-        self.note();
-        let work = self.engine().find(WORK).expect("is there").ino;
-        let to = (work, name.as_bytes());
-        let made = self.pool().freeze(found.ino, to, &Origin::default(), Some(1), &NoProgress).expect("can be frozen");
-        assert!(made.is_some(), "nothing has changed");
-        self.camera.ledger().durable = before;
-        if self.random.one_in(4) {
-            self.both(&|client| client.chmod(name, 0o701));
-            let refused = self.engine().rename(&hidden, name, true);
-            assert_eq!(refused, Err(Errno::EBUSY));
-            self.versions.remove(&hidden);
-            self.both(&|client| client.remove_directory(&hidden));
-            self.both(&|client| client.remove_directory(WORK));
-            self.both(&|client| client.rename(name, &live, false));
-            return;
-        }
-        self.versions.remove(&hidden);
-        self.versions.insert(name.to_owned(), in_place);
-        self.reference.remove_directory(&hidden).expect("is empty");
-        self.reference.rename(name, &hidden, false).expect("stands in the hidden directory");
-        self.note();
-        self.engine().rename(&hidden, name, true).expect("takes its place");
-        if self.random.one_in(2) {
-            self.sync();
-        }
-        for entry in self.reference.names(&hidden).expect("lists") {
-            self.both(&|client| client.unlink(&format!("{hidden}/{entry}")));
-        }
-        self.both(&|client| client.remove_directory(&hidden));
-        self.both(&|client| client.remove_directory(WORK));
-    }
-
-    fn forget(&mut self) {
-        if let Some(name) = self.versions.keys().next().cloned() {
-            self.forget_version(&name);
-        }
-    }
-
-    fn forget_version(&mut self, name: &str) {
-        self.versions.remove(name);
-        self.note();
-        remove_version(self.pool(), &self.engine(), name).expect("removes a version");
     }
 
     fn close_and_mount(&mut self, options: &PoolOptions) {

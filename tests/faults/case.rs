@@ -26,7 +26,7 @@ macro_rules! named {
 
 named! {
     /// The work during which the disk fails.
-    Scenario { Format = "format", Work = "work", Rebuild = "rebuild" }
+    Scenario { Format = "format", Work = "work", Versions = "versions", Rebuild = "rebuild" }
 }
 named! {
     /// Number of disks for the two roots.

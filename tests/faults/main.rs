@@ -2,7 +2,7 @@
 //! or a clear error, no reader gets wrong data, acknowledged changes stay, and the pool goes on or is read-only and
 //! says why.
 //!
-//! [`work`] holds the workload, on the interface that the kernel uses. [`session`] runs it and keeps book of the
+//! [`work`] holds the workload, on the interface that the kernel uses, and [`versions`] that of versions. [`session`] runs it and keeps book of the
 //! possible states of each file ([`expected`]). [`verdict`] judges afterwards: the pool that met the fault, the pool
 //! opened again on the same computer, whose memory still has the lost writes, and the pool after a power loss.
 //! [`case`] names the cases, [`runner`] runs them on all cores, [`watch`] notices panics of any thread and cases that
@@ -13,6 +13,9 @@
 //! that runs it alone.
 
 mod case;
+#[path = "../crash/client.rs"]
+#[expect(dead_code, reason = "shared with the tests of power losses")]
+mod client;
 mod disks;
 mod expected;
 mod regressions;
@@ -20,6 +23,7 @@ mod runner;
 mod scenario;
 mod session;
 mod verdict;
+mod versions;
 mod watch;
 mod work;
 
@@ -104,6 +108,19 @@ fn every_operation_of_the_work_fails_once() {
 fn operations_on_two_disks_fail_once() {
     let meta = once(Scenario::Work, Layout::Two, Disk::Meta, 8, 40);
     let data = once(Scenario::Work, Layout::Two, Disk::Data, 8, 40);
+    assert!(meta + data > 20, "only {meta} and {data} positions");
+}
+
+#[test]
+fn every_operation_of_making_and_removing_versions_fails_once() {
+    let struck = once(Scenario::Versions, Layout::One, Disk::Meta, 1, 12);
+    assert!(struck > 100, "only {struck} positions");
+}
+
+#[test]
+fn operations_on_versions_on_two_disks_fail_once() {
+    let meta = once(Scenario::Versions, Layout::Two, Disk::Meta, 12, 60);
+    let data = once(Scenario::Versions, Layout::Two, Disk::Data, 12, 60);
     assert!(meta + data > 20, "only {meta} and {data} positions");
 }
 

@@ -4,13 +4,13 @@ use crate::case::{Case, Scenario};
 use crate::disks::Disks;
 use crate::expected::Expected;
 use crate::session::Session;
-use crate::{verdict, work};
+use crate::{verdict, versions, work};
 
 /// Runs a case; returns whether its fault struck.
 pub fn run(case: &Case) -> bool {
     match case.scenario {
         Scenario::Format => format(case),
-        Scenario::Work => work(case),
+        Scenario::Work | Scenario::Versions => work(case),
         Scenario::Rebuild => rebuild(case),
     }
 }
@@ -21,7 +21,9 @@ pub fn disks_after(case: &Case) -> Disks {
     disks.heal();
     match case.scenario {
         Scenario::Format => work::format(&disks).expect("formats"),
-        Scenario::Work => drop(use_pool(case, &mut disks, &mut work::image(case.layout).expected.clone())),
+        Scenario::Work | Scenario::Versions => {
+            drop(use_pool(case, &mut disks, &mut work::image(case.layout).expected.clone()))
+        }
         Scenario::Rebuild => drop(disks.open(true).expect("rebuilds")),
     }
     disks
@@ -31,7 +33,7 @@ pub fn disks_after(case: &Case) -> Disks {
 fn start(case: &Case) -> Disks {
     let disks = match case.scenario {
         Scenario::Format => Disks::empty(case.disks()),
-        Scenario::Work | Scenario::Rebuild => Disks::like(&work::image(case.layout).disks),
+        Scenario::Work | Scenario::Versions | Scenario::Rebuild => Disks::like(&work::image(case.layout).disks),
     };
     disks.add(case.disk, case.plan());
     disks
@@ -60,7 +62,10 @@ fn use_pool(case: &Case, disks: &mut Disks, expected: &mut Expected) -> std::syn
     let pool = work::open(case, disks, false);
     expected.reopened();
     let mut session = Session::new(pool.clone(), expected);
-    work::work(&mut session);
+    match case.scenario {
+        Scenario::Versions => versions::work(&mut session),
+        _ => work::work(&mut session),
+    }
     verdict::goes_on_or_says_why(case, disks, &mut session);
     match pool.close() {
         Ok(()) => session.expected.synced_all(),
@@ -74,7 +79,10 @@ fn use_pool(case: &Case, disks: &mut Disks, expected: &mut Expected) -> std::syn
     let pool = work::open(case, disks, false);
     expected.reopened();
     let mut session = Session::new(pool.clone(), expected);
-    work::work_again(&mut session);
+    match case.scenario {
+        Scenario::Versions => versions::work_again(&mut session),
+        _ => work::work_again(&mut session),
+    }
     verdict::goes_on_or_says_why(case, disks, &mut session);
     pool
 }

@@ -10,6 +10,7 @@ use dedupfs_service::{
 };
 
 use crate::expected::{Expected, Seen, State};
+use crate::versions;
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 const MARK: &[u8] = b"user.mark";
@@ -25,7 +26,7 @@ pub struct Session<'a> {
 }
 
 /// Checks that a client's error is one that a failing disk may cause.
-fn check_errno(errno: Errno) {
+pub fn check_errno(errno: Errno) {
     assert!(matches!(errno, Errno::EIO | Errno::ENOSPC | Errno::EROFS), "a client gets {errno}");
 }
 
@@ -53,7 +54,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether the file's state is known. After a failure a reader has to look first.
-    fn is_certain(&mut self, name: &'static str) -> bool {
+    pub fn is_certain(&mut self, name: &'static str) -> bool {
         if !self.expected.is_certain(name) {
             self.read(name);
         }
@@ -271,6 +272,10 @@ impl<'a> Session<'a> {
             Err(Errno::ENOENT) => return Ok(None),
             Err(errno) => return Err(errno),
         };
+        if dedupfs::is_frozen(ino) {
+            service.forget(ino, 1);
+            return versions::look(&self.pool, name);
+        }
         let how = OpenOptions { read: true, ..OpenOptions::default() };
         let seen = service.open(CALLER, ino, how).and_then(|opened| {
             let mut content = Vec::new();

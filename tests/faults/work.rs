@@ -103,19 +103,19 @@ fn count(errors: &mut u64, outcome: Result<()>) -> bool {
     outcome.is_ok()
 }
 
-fn sync(session: &mut Session<'_>) {
+pub fn sync(session: &mut Session<'_>) {
     let synced = session.pool.sync();
     if count(&mut session.errors, synced) {
         session.expected.synced_all();
     }
 }
 
-fn reclaim(session: &mut Session<'_>) {
+pub fn reclaim(session: &mut Session<'_>) {
     let reclaimed = session.pool.reclaim(&RECLAIM_ALL, &NoProgress).map(drop);
     count(&mut session.errors, reclaimed);
 }
 
-fn check(session: &mut Session<'_>) {
+pub fn check(session: &mut Session<'_>) {
     match session.pool.check(&CHECK_ALL, &NoProgress) {
         Ok(report) => {
             // A read fault shows as a finding of one run; real damage is found again on the healed disk.

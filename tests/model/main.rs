@@ -3,6 +3,7 @@
 //! must show for ever what the reference froze when it was made.
 
 mod operation;
+mod puts;
 mod side_by_side;
 mod versions;
 
@@ -16,11 +17,15 @@ fn run(operations: &[Operation]) {
 }
 
 fn run_with(filters: &str, operations: &[Operation]) {
+    applied(filters, operations).finish();
+}
+
+fn applied(filters: &str, operations: &[Operation]) -> SideBySide {
     let mut pair = SideBySide::new(filters.parse().expect("a plan"));
     for operation in operations {
         pair.apply(operation);
     }
-    pair.finish();
+    pair
 }
 
 /// Number of histories: `DEDUPFS_MODEL_CASES`, else `usual`.
@@ -48,7 +53,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(48), max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(600), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     /// A version shows what was frozen, whatever happens to everything else.
     #[test]
@@ -142,6 +147,30 @@ mod fixed {
             Kill,
             Reclaim { threshold_percent: 100 },
         ]);
+    }
+
+    /// Else the random histories would test nothing but full reads.
+    #[test]
+    fn puts_take_over_what_did_not_change() {
+        let change = |kind, name, other| ChangeSource { kind, name, other, seed: 1, len: 100_000 };
+        let put = |name| PutVersion { into: 0, name, reads_all: false };
+        let operations = [
+            change(7, 0, 0),
+            change(7, 6, 0),
+            change(1, 6, 12),
+            put(0),
+            Remount,
+            change(4, 0, 0),
+            put(1),
+            Compare { before: 0, after: 1 },
+            Reclaim { threshold_percent: 100 },
+            Prune { into: 0, keep_last: 1 },
+            ThawTree { version: 0 },
+        ];
+        let pair = super::applied("block,open,bloom,locality,sealed", &operations);
+        // Both names of the file that stayed as it was.
+        assert_eq!(pair.versions.taken_over, 2);
+        pair.finish();
     }
 
     #[test]

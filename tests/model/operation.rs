@@ -146,6 +146,39 @@ pub enum Operation {
         name: u8,
         exchange: bool,
     },
+    /// Changes something in the source of puts.
+    ChangeSource {
+        kind: u8,
+        name: u8,
+        other: u8,
+        seed: u8,
+        len: u32,
+    },
+    /// Puts a version of the source. Without `reads_all` it takes over what did not change since the last one.
+    PutVersion {
+        into: u8,
+        name: u8,
+        reads_all: bool,
+    },
+    /// Removes all but the last versions of a directory.
+    Prune {
+        into: u8,
+        keep_last: u8,
+    },
+    /// Makes a live tree of a version.
+    ThawTree {
+        version: u8,
+    },
+    /// Compares two versions.
+    Compare {
+        before: u8,
+        after: u8,
+    },
+    /// Asks what became of a path in the versions of a directory.
+    History {
+        into: u8,
+        file: u8,
+    },
     /// Clones a file of a version over a live one.
     Thaw {
         version: u8,
@@ -218,10 +251,28 @@ fn on_versions() -> impl Strategy<Value = Operation> {
         3 => any::<u8>().prop_map(|version| Forget { version }),
         1 => (any::<u8>(), any::<u64>()).prop_map(|(version, seed)| ForgetAndCrash { version, seed }),
         3 => any::<u8>().prop_map(|version| ReadVersion { version }),
+        12 => change_of_source(),
+        6 => (into.clone(), name.clone(), (0_u8..6))
+            .prop_map(|(into, name, one)| PutVersion { into, name, reads_all: one == 0 }),
+        1 => (into.clone(), 1_u8..3).prop_map(|(into, keep_last)| Prune { into, keep_last }),
+        1 => any::<u8>().prop_map(|version| ThawTree { version }),
+        2 => any::<(u8, u8)>().prop_map(|(before, after)| Compare { before, after }),
+        1 => (into.clone(), any::<u8>()).prop_map(|(into, file)| History { into, file }),
         2 => (any::<u8>(), into, name, any::<bool>())
             .prop_map(|(version, into, name, exchange)| MoveVersion { version, into, name, exchange }),
         2 => (any::<u8>(), any::<u8>(), file).prop_map(|(version, nth, to)| Thaw { version, nth, to }),
     ]
+}
+
+fn change_of_source() -> impl Strategy<Value = Operation> {
+    let (name, seed) = (0_u8..20, 0_u8..4);
+    (0_u8..12, name.clone(), name, seed, length()).prop_map(|(kind, name, other, seed, len)| Operation::ChangeSource {
+        kind,
+        name,
+        other,
+        seed,
+        len,
+    })
 }
 
 pub fn operations() -> impl Strategy<Value = Vec<Operation>> {

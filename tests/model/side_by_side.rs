@@ -50,7 +50,7 @@ fn open(device: &MemoryDevice, filters: &FilterPlan, rebuild_index: bool) -> Arc
 
 /// Returns bytes that depend on seed and offset. Every seed has stretches of zeros and repeats itself after 700,001
 /// bytes.
-fn content(seed: u8, offset: u64, len: usize) -> Vec<u8> {
+pub fn content(seed: u8, offset: u64, len: usize) -> Vec<u8> {
     let byte = |at: u64| {
         let at = at % 700_001;
         if at / 40_000 % 5 == 4 {

@@ -13,13 +13,14 @@ use dedupfs_service::{
 };
 
 use super::Operation;
+use super::puts::Source;
 use super::side_by_side::{CALLER, Side, SideBySide};
 
 const NAME: &str = "version ";
 /// Entries of versions are listed in pages of so many.
 const PAGE: usize = 2;
 
-fn name_of(name: u8) -> Vec<u8> {
+pub fn name_of(name: u8) -> Vec<u8> {
     format!("{NAME}{name}").into_bytes()
 }
 
@@ -30,36 +31,40 @@ pub fn is_version(name: &[u8]) -> bool {
 
 /// Everything that can be seen of an entry of a frozen tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct FrozenEntry {
-    kind: FileKind,
-    mode: u16,
-    nlink: u32,
-    owner: (u32, u32, u32),
-    size_bytes: u64,
-    mtime: Timestamp,
+pub struct FrozenEntry {
+    pub kind: FileKind,
+    pub mode: u16,
+    pub nlink: u32,
+    pub owner: (u32, u32, u32),
+    pub size_bytes: u64,
+    pub mtime: Timestamp,
     /// Content, or target.
-    bytes: Arc<Vec<u8>>,
-    xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub bytes: Arc<Vec<u8>>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Path of the first name of the same inode.
-    first: Vec<u8>,
+    pub first: Vec<u8>,
 }
 
-type FrozenTree = BTreeMap<Vec<u8>, FrozenEntry>;
+pub type FrozenTree = BTreeMap<Vec<u8>, FrozenEntry>;
 
 /// What was frozen, by the numbers in the stand-ins.
 #[derive(Default)]
 pub struct Versions {
-    trees: BTreeMap<u64, FrozenTree>,
+    pub trees: BTreeMap<u64, FrozenTree>,
     next: u64,
+    /// The source of puts.
+    pub source: Option<Source>,
+    /// Entries that puts took over.
+    pub taken_over: u64,
 }
 
 /// A version, by its stand-in.
 #[derive(Clone, Debug)]
-struct Standing {
+pub struct Standing {
     /// Names of the directories that lead to it.
     directories: Vec<Vec<u8>>,
     name: Vec<u8>,
-    number: u64,
+    pub number: u64,
 }
 
 impl Standing {
@@ -74,7 +79,7 @@ impl Standing {
         Some((directory, of(directory, &self.name)?))
     }
 
-    fn at(&self, side: &Side) -> (Ino, Ino) {
+    pub fn at(&self, side: &Side) -> (Ino, Ino) {
         self.find(side).expect("the version is there")
     }
 }
@@ -87,7 +92,7 @@ struct Walk<'a> {
     tree: FrozenTree,
 }
 
-fn read_tree(service: &Arc<dyn FileService>, top: Ino, is_frozen: bool) -> FrozenTree {
+pub fn read_tree(service: &Arc<dyn FileService>, top: Ino, is_frozen: bool) -> FrozenTree {
     let mut walk = Walk { service, is_frozen, first: BTreeMap::new(), tree: BTreeMap::new() };
     walk.entry(top, b"".to_vec());
     let Walk { mut tree, .. } = walk;
@@ -172,7 +177,7 @@ fn holds_version(service: &Arc<dyn FileService>, directory: Ino) -> bool {
         .any(|entry| is_version(&entry.name) || entry.kind == FileKind::Directory && holds_version(service, entry.ino))
 }
 
-fn find(side: &Side, directory: u8, name: u8) -> Option<Ino> {
+pub fn find(side: &Side, directory: u8, name: u8) -> Option<Ino> {
     let parent = side.directory(directory)?;
     let found = side.service.lookup(parent, &name_of(name)).ok()?;
     side.service.forget(found.ino, 1);
@@ -180,7 +185,7 @@ fn find(side: &Side, directory: u8, name: u8) -> Option<Ino> {
 }
 
 impl SideBySide {
-    fn standing(&self) -> Vec<Standing> {
+    pub fn standing(&self) -> Vec<Standing> {
         let mut standing = Vec::new();
         self.standing_in(ROOT_INO, &mut Vec::new(), &mut standing);
         standing
@@ -200,7 +205,7 @@ impl SideBySide {
         }
     }
 
-    fn choose(&self, version: u8) -> Option<Standing> {
+    pub fn choose(&self, version: u8) -> Option<Standing> {
         let standing = self.standing();
         standing.get(usize::from(version) % standing.len().max(1)).cloned()
     }
@@ -256,7 +261,7 @@ impl SideBySide {
                 assert_eq!(moved(&self.engine), moved(&self.reference), "{operation:?}");
             }
             Operation::Thaw { version, nth, to } => self.thaw(version, nth, to),
-            _ => return false,
+            _ => return self.apply_to_source(operation),
         }
         true
     }
@@ -298,7 +303,7 @@ impl SideBySide {
         Some(tree)
     }
 
-    fn stand(&mut self, into: u8, name: u8, tree: FrozenTree) {
+    pub fn stand(&mut self, into: u8, name: u8, tree: FrozenTree) {
         let number = self.versions.next;
         self.versions.next += 1;
         self.versions.trees.insert(number, tree);
@@ -314,7 +319,7 @@ impl SideBySide {
         make(stand_in, number.as_bytes(), NodeContent::Fifo);
     }
 
-    fn fall(&mut self, standing: &Standing) {
+    pub fn fall(&mut self, standing: &Standing) {
         let service = &self.reference.service;
         let (parent, stand_in) = standing.at(&self.reference);
         service.unlink(stand_in, standing.number.to_string().as_bytes()).expect("unlinks");
@@ -322,7 +327,7 @@ impl SideBySide {
         self.versions.trees.remove(&standing.number);
     }
 
-    fn forget(&self, standing: &Standing) {
+    pub fn forget(&self, standing: &Standing) {
         let (parent, version) = standing.at(&self.engine);
         self.pool().allow_forgetting(parent, &standing.name).expect("may be removed");
         self.engine.service.remove_directory(parent, &standing.name).expect("is removed");
@@ -335,7 +340,7 @@ impl SideBySide {
         self.reopen_and(false, decide);
     }
 
-    fn compare_version(&self, standing: &Standing) {
+    pub fn compare_version(&self, standing: &Standing) {
         let (_, ino) = standing.at(&self.engine);
         let (seen, frozen) = (read_tree(&self.engine.service, ino, true), &self.versions.trees[&standing.number]);
         assert!(seen.keys().eq(frozen.keys()), "names of {standing:?}");

@@ -374,3 +374,22 @@ fn a_large_file_that_changed_a_little_is_compared_with_its_former_recipe() {
     println!("of {all} chunks the index was asked for {with_few}");
     assert!(with_few < all / 4, "{with_few} of {all}");
 }
+
+/// Notes stayed until the next put: a pool from which all versions were pruned kept them.
+#[test]
+fn regression_reclaiming_gives_back_the_notes_of_versions_that_are_gone() {
+    let top = tempfile::tempdir().expect("makes");
+    make(top.path());
+    let device = formatted();
+    let pool = open(&device);
+    ["v1", "v2"].into_iter().for_each(|name| drop(put(&pool, top.path(), name, LAST)));
+    forget(&pool, ROOT_INO, "v1");
+    let notes = || device.list("notes").expect("lists").len();
+    assert_eq!(notes(), 2);
+    reclaim(&pool);
+    assert_eq!(notes(), 1, "those of v2");
+    assert!(put(&pool, top.path(), "v3", LAST).taken_over > 0);
+    ["v2", "v3"].into_iter().for_each(|name| forget(&pool, ROOT_INO, name));
+    reclaim(&pool);
+    assert_eq!(notes(), 0);
+}

@@ -137,3 +137,17 @@ fn content_that_loses_its_last_live_name_within_a_snapshot_stays() {
     assert_eq!(tree(&pool, find(&pool, "v")), before);
     assert_clean(&pool);
 }
+
+#[test]
+fn a_check_tells_tree_nodes_in_a_pool_that_does_not_say_that_it_has_versions() {
+    let pool = open(&formatted());
+    let live = directory(&pool, ROOT_INO, "live");
+    file(&pool, live, "a", b"a");
+    snapshot(&pool, "live", "", "v");
+    assert_clean(&pool);
+    pool.core().namespace.force_no_versions();
+    let findings = check(&pool).findings;
+    assert!(matches!(&findings[..], [one] if one.contains("tree nodes") && one.contains("series set")), "{findings:?}");
+    pool.set_series(ROOT_INO, Some(Rules { keep_none: true, ..Rules::default() })).expect("says it");
+    assert_clean(&pool);
+}

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use dedupfs_base::Result;
+use dedupfs_content::AnyView;
 use dedupfs_index::Index;
 use dedupfs_store::recipe::Reference;
 use dedupfs_store::{ContainerKind, Fingerprint};
@@ -57,10 +58,13 @@ impl Checker<'_> {
             Ok(())
         })?;
         progress.start("counting references", cells.len() as u64);
+        let mut tree_nodes = 0_u64;
         for (fingerprint, container) in cells {
             report.nodes += 1;
             progress.advance(1);
-            match self.nodes.node_of(&fingerprint, container) {
+            let view = self.nodes.node_of(&fingerprint, container);
+            tree_nodes += u64::from(matches!(view, Ok(AnyView::Tree(_))));
+            match view {
                 Ok(view) => view.references().iter().for_each(|reference| marks.mark(reference)),
                 Err(error) => {
                     is_surplus_known = true;
@@ -71,6 +75,12 @@ impl Checker<'_> {
             }
         }
         progress.finish();
+        if tree_nodes > 0 && !self.namespace.has_versions() {
+            report.add(format!(
+                "{tree_nodes} tree nodes lie in a pool that does not say that it has versions, and an older release would free what they \
+                 name: mount it with this release, and run `dedupfs series set` on a directory"
+            ));
+        }
         compare("recipe node", &self.indexes.nodes, marks.nodes, is_surplus_known, report)?;
         compare("chunk", &self.indexes.chunks, marks.chunks, is_surplus_known, report)
     }

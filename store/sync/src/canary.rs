@@ -123,6 +123,16 @@ canaries! {
     EpochNotExported,
     /// the bytes of a frame are not compared with their checksum
     ChecksumIgnored,
+    /// tree nodes are logged before the pool says that it has versions
+    TreeBeforeFlag,
+    /// a tree node that is stored does not count its last child
+    TreeChildNotCounted,
+    /// a version that is forgotten is dropped though somebody reads it
+    HeldVersionDropped,
+    /// content that waits for its leaf is not pinned
+    EntryNotPinned,
+    /// an entry that changed is taken over from the base of a put
+    ChangedTakenOver,
 }
 
 /// Whether the world makes this mistake.

@@ -11,26 +11,29 @@ use dedupfs_sync::{thread, world};
 
 use crate::content::Content;
 use crate::dice::{Dice, content};
+use crate::frozen;
 use crate::history::{World, name};
 use crate::judge::{File, State, text};
 use crate::operations::Client as Operations;
-use crate::plan::{Life, Plan};
+use crate::plan::{Life, Place, Plan, VERSIONS};
 use crate::tree;
 
 /// A client of one life.
 pub struct Client {
-    number: usize,
-    world: Arc<World>,
-    pool: Arc<Pool>,
-    dice: Dice,
-    life: Life,
+    pub(crate) number: usize,
+    pub(crate) world: Arc<World>,
+    pub(crate) pool: Arc<Pool>,
+    pub(crate) dice: Dice,
+    pub(crate) life: Life,
     /// Open files that were removed.
-    orphans: Vec<Orphan>,
+    pub(crate) orphans: Vec<Orphan>,
+    /// Runs of reclaiming that this client began.
+    pub(crate) reclaiming: Vec<thread::JoinHandle<Outcome>>,
 }
 
-type Outcome = Result<(), Errno>;
+pub type Outcome = Result<(), Errno>;
 /// An open file: its inode number and its handle.
-type Open = (Ino, Handle);
+pub type Open = (Ino, Handle);
 
 /// A request of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,6 +53,13 @@ enum Request {
     Link,
     Decorate,
     UseOrphan,
+    Snapshot,
+    PutVersion,
+    ReadVersion,
+    Forget,
+    ForgetOpen,
+    Thaw,
+    Compare,
 }
 
 impl Request {
@@ -74,12 +84,32 @@ impl Request {
     ];
     /// Those that also come in plans with links.
     const WITH_LINKS: &[Self] = &[Self::Link, Self::Decorate, Self::UseOrphan, Self::UseOrphan];
+    /// Those that also come in plans with versions.
+    const WITH_VERSIONS: &[Self] = &[
+        Self::Snapshot,
+        Self::Snapshot,
+        Self::PutVersion,
+        Self::PutVersion,
+        Self::PutVersion,
+        Self::ReadVersion,
+        Self::Forget,
+        Self::ForgetOpen,
+        Self::Thaw,
+        Self::Compare,
+        Self::UseOrphan,
+    ];
+
+    fn is_on_version(self) -> bool {
+        Self::WITH_VERSIONS.contains(&self) && self != Self::UseOrphan
+    }
 }
 
 /// A file without a name that is open.
-struct Orphan {
-    open: Open,
-    content: Content,
+pub struct Orphan {
+    pub open: Open,
+    pub content: Content,
+    /// Whether it belongs to a version. The kernel knows it until it is closed.
+    pub is_frozen: bool,
 }
 
 /// The attribute that clients set. Its value is the name of the file.
@@ -88,31 +118,31 @@ const ATTRIBUTE: &str = "user.name";
 impl Client {
     pub fn new(number: usize, world: &Arc<World>, life: &Life, pool: &Arc<Pool>, dice: Dice) -> Self {
         let (world, life, pool) = (world.clone(), life.clone(), pool.clone());
-        Self { number, world, pool, dice, life, orphans: Vec::new() }
+        Self { number, world, pool, dice, life, orphans: Vec::new(), reclaiming: Vec::new() }
     }
 
-    fn operations(&self) -> Operations {
+    pub(crate) fn operations(&self) -> Operations {
         Operations::of_process(self.pool.service(), self.number as u32 + 1)
     }
 
-    fn name(&self, file: usize) -> String {
+    pub(crate) fn name(&self, file: usize) -> String {
         name(&self.world.plan, self.number, file)
     }
 
-    fn with<T>(&self, file: usize, act: impl FnOnce(&mut File) -> T) -> T {
+    pub(crate) fn with<T>(&self, file: usize, act: impl FnOnce(&mut File) -> T) -> T {
         act(&mut self.world.files().get_mut(self.number).expect("has files")[file])
     }
 
-    fn current(&self, file: usize) -> State {
+    pub(crate) fn current(&self, file: usize) -> State {
         self.with(file, |file| file.current().clone())
     }
 
-    fn begin(&self, file: usize, content: Option<Content>) {
+    pub(crate) fn begin(&self, file: usize, content: Option<Content>) {
         self.with(file, |file| file.begin(content.map(Arc::new)));
     }
 
     /// Notes an answer behind which the file is closed.
-    fn answered_and_closed(&self, file: usize) {
+    pub(crate) fn answered_and_closed(&self, file: usize) {
         self.with(file, |file| {
             file.answered();
             file.closed(world::now());
@@ -124,7 +154,8 @@ impl Client {
     pub fn live(mut self) {
         let life = self.life.clone();
         let of_links = if self.world.plan.with_links { Request::WITH_LINKS } else { &[] };
-        let kinds = [Request::PLAIN, of_links].concat();
+        let of_versions = if self.world.plan.with_versions { Request::WITH_VERSIONS } else { &[] };
+        let kinds = [Request::PLAIN, of_links, of_versions].concat();
         for _ in 0..life.steps {
             if self.dice.one_in(life.pause_one_in) {
                 thread::sleep(Duration::from_micros(self.dice.of_bits(life.pause_bits)));
@@ -132,11 +163,15 @@ impl Client {
             let file = self.dice.below(self.world.plan.files) as usize;
             let number = self.dice.below(kinds.len() as u64);
             let request = kinds[number as usize];
+            let file = match request.is_on_version() {
+                true => (self.world.plan.files + 1 + self.dice.below(VERSIONS)) as usize,
+                false => file,
+            };
             if self.world.is_closing.load(Ordering::Relaxed) {
                 break;
             }
             if life.is_damaged
-                && (0..=self.world.plan.files as usize).any(|file| self.with(file, |file| file.is_unsure()))
+                && (0..self.world.plan.places() as usize).any(|file| self.with(file, |file| file.is_unsure()))
             {
                 // A file could not be read: its content is not known.
                 continue;
@@ -163,8 +198,14 @@ impl Client {
                 break;
             }
         }
+        for run in std::mem::take(&mut self.reclaiming) {
+            run.join().expect("a panic ends the world").expect("what fails is left out");
+        }
         for orphan in std::mem::take(&mut self.orphans) {
             self.operations().release(orphan.open);
+            if orphan.is_frozen {
+                self.operations().0.forget(orphan.open.0, 1);
+            }
         }
     }
 
@@ -188,6 +229,13 @@ impl Client {
             Request::Link => self.link(file),
             Request::Decorate => self.decorate(file),
             Request::UseOrphan => self.use_orphan(),
+            Request::Snapshot => self.snapshot(file),
+            Request::PutVersion => self.put_version(file),
+            Request::ReadVersion => self.read_version(file),
+            Request::Forget => self.forget_version(file),
+            Request::ForgetOpen => self.forget_open(file),
+            Request::Thaw => self.thaw(file),
+            Request::Compare => self.compare(file),
         }
     }
 
@@ -198,6 +246,9 @@ impl Client {
             Request::Remove if self.current(file).is_some() => self.operations().unlink(&self.name(file)),
             Request::Truncate if self.current(file).is_some() => self.operations().truncate(&self.name(file), 0),
             Request::GetTree if self.world.plan.with_trees => return self.get_tree(),
+            Request::Snapshot => self.snapshot_refused(file),
+            Request::Compare => return self.compare(file),
+            _ if request.is_on_version() => return self.read_version(file),
             _ => return self.read_all(file),
         };
         assert!(refused == Err(Errno::EROFS), "client {}: {request:?}: {refused:?}", self.number);
@@ -211,8 +262,13 @@ impl Client {
         let seen = look(&operations, &self.world.plan, self.number, file)?;
         let verdict = self.with(file, |file| file.look(&seen));
         verdict.unwrap_or_else(|wrong| panic!("client {}: on a full disk, file {file} {wrong}", self.number));
-        remove_unfinished(&operations, self.number)?;
-        if file as u64 == self.world.plan.files || seen.is_none() { Ok(()) } else { self.remove(file) }
+        remove_unfinished(&self.pool, &operations, self.number)?;
+        match self.world.plan.place(file) {
+            _ if seen.is_none() => Ok(()),
+            Place::Tree => Ok(()),
+            Place::File => self.remove(file),
+            Place::Version => self.forget_version(file),
+        }
     }
 
     /// Makes the content of a file: a document of the plan, or one of its own.
@@ -356,7 +412,7 @@ impl Client {
         }
         let open = self.operations().open(&self.name(file), false)?;
         let content = (*self.current(file).unwrap_or_default()).clone();
-        self.orphans.push(Orphan { open, content });
+        self.orphans.push(Orphan { open, content, is_frozen: false });
         self.remove(file)
     }
 
@@ -368,7 +424,7 @@ impl Client {
         };
         let bytes = if self.dice.one_in(2) { self.some_content() } else { Vec::new() };
         let orphan = self.orphans.get_mut(place as usize).expect("is there");
-        if !bytes.is_empty() {
+        if !bytes.is_empty() && !orphan.is_frozen {
             let offset = self.dice.below(orphan.content.len_bytes() + 1);
             // What a write that fails leaves is not known.
             let before = std::mem::take(&mut orphan.content);
@@ -434,7 +490,7 @@ impl Client {
     }
 
     /// Whether everything may fail by now, and not only requests that need room.
-    fn is_excused(&self) -> bool {
+    pub(crate) fn is_excused(&self) -> bool {
         self.world.may_break(&self.life) || self.world.is_closing.load(Ordering::Relaxed)
     }
 
@@ -443,7 +499,7 @@ impl Client {
             assert!(self.is_excused(), "client {}: sync fails: {error}", self.number);
             return Err(Errno::EIO);
         }
-        for file in 0..=self.world.plan.files as usize {
+        for file in 0..self.world.plan.places() as usize {
             self.with(file, File::durable);
         }
         Ok(())
@@ -529,7 +585,7 @@ impl Client {
         Ok(())
     }
 
-    fn transferred(&self, what: &str, outcome: Result<TransferReport, TransferError>) -> Outcome {
+    pub(crate) fn transferred(&self, what: &str, outcome: Result<TransferReport, TransferError>) -> Outcome {
         let problem = match outcome {
             Ok(report) if report.problem_count == 0 => return Ok(()),
             Err(TransferError::Pool(EngineError::NoSpace)) => return Err(Errno::ENOSPC),
@@ -570,14 +626,21 @@ impl Client {
     }
 }
 
-/// Reads what the client has in this place: a file, or behind the files a tree.
+/// Reads what the client has in this place: a file, behind the files a tree, and behind that a version.
 pub fn look(operations: &Operations, plan: &Plan, client: usize, file: usize) -> Result<State, Errno> {
     let name = name(plan, client, file);
-    if file as u64 == plan.files { tree::in_pool(operations, &name) } else { see(operations, &name) }
+    match plan.place(file) {
+        Place::File => see(operations, &name),
+        Place::Tree => tree::in_pool(operations, &name),
+        Place::Version => frozen::see(operations, &name),
+    }
 }
 
 /// Removes what requests of this client left that did not come to their end.
-pub fn remove_unfinished(operations: &Operations, client: usize) -> Outcome {
+pub fn remove_unfinished(pool: &Pool, operations: &Operations, client: usize) -> Outcome {
+    if let Ok(hidden) = operations.find(&format!("h{client}")) {
+        frozen::forget_all(pool, operations, hidden.ino)?;
+    }
     for tree in ["r", "h"] {
         tree::remove(operations, &format!("{tree}{client}"))?;
     }

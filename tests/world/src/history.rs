@@ -8,7 +8,7 @@ use dedupfs_store::device::faulty::FaultyDevice;
 use dedupfs_sync::world;
 
 use crate::judge::File;
-use crate::plan::{Life, Plan};
+use crate::plan::{Life, Place, Plan};
 
 /// A superblock says something in these bytes at most.
 const SUPERBLOCK_BYTES: u64 = 256;
@@ -17,7 +17,7 @@ const SUPERBLOCK_BYTES: u64 = 256;
 #[derive(Debug)]
 pub struct World {
     pub plan: Plan,
-    /// The judge's files of each client; the last one is its tree.
+    /// The judge's files of each client; its tree and its versions are behind them.
     files: Mutex<Vec<Vec<File>>>,
     /// Bits that flipped so far: files, and bytes in them.
     pub flips: Mutex<Vec<(String, u64)>>,
@@ -51,15 +51,25 @@ pub struct Tally {
     pub recoveries: AtomicU64,
 }
 
-/// The name of a file of a client, or behind the files of its tree.
+/// The name of a file of a client; behind the files of its tree; behind that of its versions. With versions, each client has its files in
+/// a directory of its own.
 pub fn name(plan: &Plan, client: usize, file: usize) -> String {
-    if file as u64 == plan.files { format!("p{client}") } else { format!("c{client}-{file}") }
+    match plan.place(file) {
+        Place::File if plan.with_versions => format!("{}/c{client}-{file}", directory(client)),
+        Place::File => format!("c{client}-{file}"),
+        Place::Tree => format!("p{client}"),
+        Place::Version => format!("v{client}-{file}"),
+    }
+}
+
+/// The name of the directory of a client.
+pub fn directory(client: usize) -> String {
+    format!("d{client}")
 }
 
 impl World {
     pub fn new(plan: Plan, scratch: PathBuf, with_story: bool) -> Self {
-        // Behind the files is the tree.
-        let of_client = |_| (0..=plan.files).map(|_| File::default()).collect();
+        let of_client = |_| (0..plan.places()).map(|_| File::default()).collect();
         let files = Mutex::new((0..plan.clients).map(of_client).collect());
         Self {
             plan,
@@ -83,7 +93,7 @@ impl World {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The names of all files and trees that exist, in order.
+    /// The names of all files, trees and versions that exist, in order.
     pub fn names(&self) -> Vec<String> {
         let files = self.files();
         let of = |(client, files): (usize, &Vec<File>)| {

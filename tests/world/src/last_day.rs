@@ -9,9 +9,11 @@ use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::stats::PoolStats;
 use dedupfs::{NoProgress, OpenOptions, Pool, recover_on};
+use dedupfs_service::ROOT_INO;
 
 use crate::client::look;
 use crate::disk::Disks;
+use crate::frozen::forget_all;
 use crate::history::{World, name};
 use crate::judge::File;
 use crate::operations::Client as Operations;
@@ -124,10 +126,12 @@ pub fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
     assert_stored_once(&stats);
     let nodes = [stats.recipe_containers.stored_bytes, stats.recipe_node_bytes];
     assert_eq!(nodes[0], nodes[1], "stored bytes, and those of different nodes");
-    let by_hand = tree::count(&Operations::new(pool.service()), dedupfs_service::ROOT_INO).expect("all can be read");
+    let operations = Operations::new(pool.service());
+    forget_all(&pool, &operations, ROOT_INO).unwrap_or_else(|error| panic!("a version is not removed: {error:?}"));
+    let stats = pool.stats().unwrap_or_else(|error| panic!("has no statistics: {error}"));
+    let by_hand = tree::count(&operations, ROOT_INO).expect("all can be read");
     let told = Counts { files: stats.files, directories: stats.directories, logical_bytes: stats.logical_bytes };
     assert_eq!(told, by_hand, "the statistics, and a count by hand");
-    let operations = Operations::new(pool.service());
     operations.remove_everything().unwrap_or_else(|error| panic!("cannot be removed: {error:?}"));
     drop(operations);
     close(pool);

@@ -18,6 +18,7 @@ mod disk;
 mod errors;
 mod fault;
 mod form;
+mod frozen;
 mod hashes;
 mod history;
 mod judge;
@@ -31,8 +32,10 @@ mod plan;
 mod pool;
 mod seed;
 mod shrink;
+mod source;
 mod tools;
 mod tree;
+mod versions;
 
 use std::ops::Range;
 use std::path::PathBuf;

@@ -2,6 +2,7 @@
 //!
 //! Another draw changes the plans of all seeds. Kept plans stay: they are files.
 
+use std::cmp::Ordering;
 use std::time::Duration;
 
 use dedupfs_store::container::Compression;
@@ -134,6 +135,8 @@ pub struct Plan {
     pub with_trees: bool,
     /// Whether clients make links and attributes, and use files that have no name any more.
     pub with_links: bool,
+    /// Whether clients make versions, and forget them. Then each has its files in a directory of its own.
+    pub with_versions: bool,
     /// Whether the pool has the methods that are not the default: of cutting, of hashing, and no compression.
     pub cuts_otherwise: bool,
     pub hashes_otherwise: bool,
@@ -143,12 +146,37 @@ pub struct Plan {
     pub lives: Vec<Life>,
 }
 
+/// Versions that a client has at once.
+pub const VERSIONS: u64 = 2;
+
 /// The bytes of a request that writes, at most, where a plan does not say it.
 fn write_bytes_max() -> u64 {
     30_000
 }
 
+/// A kind of names that a client has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    File,
+    Tree,
+    Version,
+}
+
 impl Plan {
+    /// What the client has in this place.
+    pub fn place(&self, number: usize) -> Place {
+        match (number as u64).cmp(&self.files) {
+            Ordering::Less => Place::File,
+            Ordering::Equal => Place::Tree,
+            Ordering::Greater => Place::Version,
+        }
+    }
+
+    /// Names of a client: of its files, its tree and its versions.
+    pub fn places(&self) -> u64 {
+        self.files + 1 + if self.with_versions { VERSIONS } else { 0 }
+    }
+
     /// The plan of a seed.
     pub fn new(seed: u64) -> Self {
         let mut dice = Dice::new(seed);
@@ -165,6 +193,7 @@ impl Plan {
             pieces: 2 + dice.below(12),
             with_trees: false,
             with_links: false,
+            with_versions: false,
             cuts_otherwise: false,
             hashes_otherwise: false,
             is_uncompressed: false,
@@ -173,6 +202,7 @@ impl Plan {
         };
         plan.with_trees = dice.one_in(3);
         plan.with_links = dice.one_in(3);
+        plan.with_versions = dice.one_in(2);
         for other in
             [&mut plan.cuts_otherwise, &mut plan.hashes_otherwise, &mut plan.is_uncompressed, &mut plan.compares]
         {

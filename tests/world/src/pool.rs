@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use dedupfs::check::CheckOptions;
 use dedupfs::{FilterPlan, NoProgress, OpenOptions, Pool, format_on, recover_on};
-use dedupfs_service::{Listing, ROOT_INO};
+use dedupfs_service::{Ino, Listing, ROOT_INO};
 use dedupfs_sync::{thread, world};
 
 use crate::client::{look, remove_unfinished};
 use crate::disk::Disks;
-use crate::history::World;
+use crate::history::{World, directory};
 use crate::operations::Client as Operations;
 use crate::plan::{Life, Plan, properties};
 
@@ -19,6 +19,16 @@ use crate::plan::{Life, Plan, properties};
 pub fn make(plan: &Plan, disks: &Disks) {
     let [meta, data] = disks.plain();
     format_on(&meta, &data, disks.data_root(), &properties(plan), (0, 0)).expect("formats");
+    if plan.with_versions {
+        let options = OpenOptions { memory_bytes: dedupfs::config::MEMORY_BYTES_MIN, ..OpenOptions::default() };
+        let pool = Pool::open_on(&meta, &data, Vec::new(), &options, &NoProgress).expect("opens");
+        let operations = Operations::new(pool.service());
+        for client in 0..plan.clients as usize {
+            operations.make_directory(&directory(client)).expect("an empty pool takes a directory");
+        }
+        drop(operations);
+        close(pool).expect("closes");
+    }
 }
 
 /// Opens the pool for this life. Recovers it first if its meta root is lost.
@@ -70,7 +80,7 @@ pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
     let mut unread = Vec::new();
     let operations = Operations::new(pool.service());
     for client in 0..world.plan.clients as usize {
-        for file in 0..=world.plan.files as usize {
+        for file in 0..world.plan.places() as usize {
             let seen = match look(&operations, &world.plan, client, file) {
                 Ok(seen) => seen,
                 Err(error) => {
@@ -89,23 +99,37 @@ pub fn judge(world: &World, pool: &Pool) -> Vec<String> {
             }
         }
         if !pool.is_read_only()
-            && let Err(error) = remove_unfinished(&operations, client)
+            && let Err(error) = remove_unfinished(pool, &operations, client)
         {
             unread.push(format!("what client {client} left cannot be removed: {error:?}"));
         }
     }
     if unread.is_empty() && !pool.is_read_only() {
-        assert_eq!(names(&operations), world.names(), "the names in the root, and those that there should be");
+        assert_eq!(
+            names(&operations, &world.plan),
+            world.names(),
+            "the names that there are, and those that there should be"
+        );
     }
     unread
 }
 
-/// The names in the root of the pool, in order.
-fn names(operations: &Operations) -> Vec<String> {
-    let listed = operations.0.read_directory(ROOT_INO, 0, 1000, Listing::Names).expect("the root can be listed");
-    let mut names: Vec<_> = listed.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect();
+/// The names in the root of the pool and in the directories of clients, in order.
+fn names(operations: &Operations, plan: &Plan) -> Vec<String> {
+    let list = |directory: Ino| {
+        let listed = operations.0.read_directory(directory, 0, 1000, Listing::Names).expect("can be listed");
+        listed.into_iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned())
+    };
+    let mut names: Vec<_> = list(ROOT_INO).collect();
     // A repair puts there what it finds without a name.
     names.retain(|name| name != "lost+found");
+    for directory in (0..plan.clients as usize).filter(|_| plan.with_versions).map(directory) {
+        // Flipped bits may have taken it.
+        if let Ok(found) = operations.find(&directory) {
+            names.extend(list(found.ino).map(|name| format!("{directory}/{name}")));
+            names.retain(|name| *name != directory);
+        }
+    }
     names.sort();
     names
 }

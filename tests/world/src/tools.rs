@@ -72,7 +72,9 @@ impl Tool {
         let is_closing = self.world.is_closing.load(Ordering::Relaxed)
             && matches!(error, EngineError::ReadOnly(_) | EngineError::Ended(_));
         let words = error.to_string();
-        let is_refused = words.contains("running") || self.life.controls > 0 && words.contains("is paused");
+        let is_refused = words.contains("running")
+            || self.life.controls > 0 && words.contains("is paused")
+            || self.world.plan.with_versions && words.contains("a snapshot");
         assert!(is_closing || is_refused || self.world.may_break(&self.life), "{what} fails: {error}");
         None
     }

@@ -11,6 +11,7 @@ use dedupfs_service::{FileKind, acl, check_xattr_name};
 use dedupfs_store::codec::{checksum, checksum_seeded};
 use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{ATTRIBUTES_INLINE_BYTES_MAX, Attribute, Attributes, Content, Entry, encode_attributes};
+use dedupfs_sync::canary::{Canary, is_planted};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
 use super::super::super::crew::Space;
@@ -226,7 +227,8 @@ impl Freezing<'_> {
         let _pass = self.core.begin_change().map_err(all)?;
         let mut outcome = (Root::Empty, 0, None);
         let mut log = |published: Published| {
-            outcome = (published.root, published.data_bytes, self.core.dedup.pin_root(&published.root));
+            let pin = self.core.dedup.pin_root(&published.root).filter(|_| !is_planted(Canary::EntryNotPinned));
+            outcome = (published.root, published.data_bytes, pin);
             Ok(())
         };
         body.publish(self.stream, &mut log).map_err(all)?;

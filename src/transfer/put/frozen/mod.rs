@@ -211,9 +211,8 @@ type Beside<'a> = (Option<NotesWriter>, Option<SoFar<'a>>);
 /// Begins the notes of a put; a put can do without.
 fn begin_notes(core: &Core, into: Ino) -> Option<NotesWriter> {
     let epoch = core.namespace.writer_epoch();
-    let exists = |version| core.namespace.inode_shared(version).is_ok_and(|inode| inode.is_some());
-    let begun = notes::clean(&*core.meta_device, epoch, &exists)
-        .and_then(|()| NotesWriter::begin(core.meta_device.clone(), core.pool, epoch, into));
+    let begun =
+        notes::clean_pool(core).and_then(|()| NotesWriter::begin(core.meta_device.clone(), core.pool, epoch, into));
     begun.inspect_err(|error| tracing::warn!(%error, "this put keeps no notes")).ok()
 }
 

@@ -25,6 +25,7 @@ pub fn reductions(plan: &Plan) -> Vec<Reduction> {
     });
     steps.set("trees", false, |plan| &mut plan.with_trees);
     steps.set("links", false, |plan| &mut plan.with_links);
+    steps.set("versions", false, |plan| &mut plan.with_versions);
     steps.set("cuts otherwise", false, |plan| &mut plan.cuts_otherwise);
     steps.set("hashes otherwise", false, |plan| &mut plan.hashes_otherwise);
     steps.set("uncompressed", false, |plan| &mut plan.is_uncompressed);
