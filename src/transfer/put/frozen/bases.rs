@@ -4,10 +4,9 @@
 //! The first base with a note for a name speaks for it; one without a note still tells the file's former content. A base that cannot be read any more is given up, the others are
 //! not.
 
-use std::sync::OnceLock;
-
 use dedupfs_base::Result;
 use dedupfs_service::Ino;
+use dedupfs_sync::OnceLock;
 
 use super::super::options::VersionOptions;
 use super::base::{Base, BaseDirectory, BaseEntry};
