@@ -48,6 +48,7 @@ pub use pool::{
 };
 pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};
+pub use upkeep::tree_stats::TreeStats;
 pub use upkeep::would_free::WouldFree;
 pub use upkeep::{check, reclaim, scrub};
 pub use versions::history::{HistoryRow, HistoryState};

@@ -12,6 +12,7 @@ use super::Pool;
 use crate::progress::Progress;
 use crate::service::{HeldVersion, now};
 use crate::transfer::{ThawReport, thaw};
+use crate::upkeep::tree_stats::{TreeStats, tree_stats};
 use crate::upkeep::would_free::{WouldFree, would_free};
 use crate::versions::history::{HistoryRow, HistoryState, add, state_of};
 use crate::versions::list::{VersionInfo, list};
@@ -39,6 +40,18 @@ pub(super) struct Make<'a> {
     pub(super) takes_over: bool,
     /// Called when everything so far is durable, and before the commit that the version shows.
     pub(super) before_commit: &'a dyn Fn() -> Result<()>,
+}
+
+/// Tells steps within a step of whether they are still wanted, and nothing else.
+struct OnlyCancelled<'a>(&'a dyn Progress);
+
+impl Progress for OnlyCancelled<'_> {
+    fn start(&self, _what: &str, _total: u64) {}
+    fn advance(&self, _by: u64) {}
+    fn finish(&self) {}
+    fn is_cancelled(&self) -> bool {
+        self.0.is_cancelled()
+    }
 }
 
 impl Pool {
@@ -152,6 +165,41 @@ impl Pool {
     pub fn would_free(&self, inos: &[Ino], progress: &dyn Progress) -> Result<WouldFree> {
         self.core.committer.settle()?;
         would_free(&self.core, inos, progress)
+    }
+
+    /// Returns for each version in a directory, or of the pool, what its removal alone would free. One that is removed
+    /// meanwhile is left out. Nothing of this is kept: any change of the pool may change it, and finding out takes the
+    /// time of what is unique.
+    ///
+    /// # Errors
+    /// As [`versions`](Self::versions) and [`would_free`](Self::would_free).
+    pub fn version_sizes(&self, directory: Option<Ino>, progress: &dyn Progress) -> Result<Vec<(Ino, WouldFree)>> {
+        let versions = self.versions(directory)?;
+        let mut sizes = Vec::with_capacity(versions.len());
+        progress.start("sizes of versions", versions.len() as u64);
+        for version in versions {
+            match self.would_free(&[version.ino], &OnlyCancelled(progress)) {
+                Ok(size) => sizes.push((version.ino, size)),
+                Err(EngineError::NotFound) => {}
+                Err(error) => {
+                    progress.finish();
+                    return Err(error);
+                }
+            }
+            progress.advance(1);
+        }
+        progress.finish();
+        Ok(sizes)
+    }
+
+    /// Returns what a directory holds, live or in a version.
+    ///
+    /// # Errors
+    /// As `tree_stats` says.
+    pub fn tree_stats(&self, directory: Ino, progress: &dyn Progress) -> Result<TreeStats> {
+        let _held = is_frozen(directory).then(|| self.service.hold_version(directory));
+        self.core.committer.settle()?;
+        tree_stats(&self.core, directory, progress)
     }
 
     /// Returns a page of the difference of two frozen directories. `resume` is empty, or the `next` of the page before.

@@ -34,12 +34,19 @@ pub(super) struct CountDown<'a> {
     chunk_references: u64,
     /// References to chunks that go by themselves.
     own_chunks: Vec<Fingerprint>,
+    /// Whether everything below goes, whatever else refers to it.
+    takes_all: bool,
 }
 
 impl<'a> CountDown<'a> {
     pub(super) fn new(core: &'a Core, is_stopped: &'a dyn Fn() -> bool) -> Self {
         let (dropped, dead, work, walked, own_chunks) = Default::default();
-        Self { core, is_stopped, dropped, dead, work, walked, chunk_references: 0, own_chunks }
+        Self { core, is_stopped, dropped, dead, work, walked, chunk_references: 0, own_chunks, takes_all: false }
+    }
+
+    /// A count of everything below the references that are dropped, as if nothing else referred to it.
+    pub(super) fn of_everything(core: &'a Core, is_stopped: &'a dyn Fn() -> bool) -> Self {
+        Self { takes_all: true, ..Self::new(core, is_stopped) }
     }
 
     /// Lets a node die that has no references any more.
@@ -64,6 +71,14 @@ impl<'a> CountDown<'a> {
     }
 
     fn drop_node(&mut self, fingerprint: Fingerprint) -> Result<()> {
+        if self.takes_all {
+            if !self.dead.contains(&fingerprint)
+                && let Some(cell) = self.core.indexes.nodes.committed(&fingerprint)?
+            {
+                self.die(fingerprint, cell.location.container());
+            }
+            return Ok(());
+        }
         let dropped = self.dropped.entry(fingerprint).or_insert(0);
         *dropped += 1;
         let dropped = *dropped;
@@ -137,7 +152,7 @@ impl<'a> CountDown<'a> {
             for (fingerprint, cell) in fingerprints.iter().zip(cells) {
                 if let Some(cell) = cell
                     && cell.references > 0
-                    && dropped.get(fingerprint).is_some_and(|dropped| cell.references <= *dropped)
+                    && (self.takes_all || dropped.get(fingerprint).is_some_and(|dropped| cell.references <= *dropped))
                 {
                     visit(fingerprint, &cell);
                 }

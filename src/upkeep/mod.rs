@@ -7,4 +7,5 @@ pub(crate) mod export_watch;
 pub(crate) mod inspect;
 pub mod reclaim;
 pub mod scrub;
+pub(crate) mod tree_stats;
 pub(crate) mod would_free;

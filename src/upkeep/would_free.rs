@@ -12,7 +12,7 @@ use crate::engine::Core;
 use crate::progress::Progress;
 
 /// Names read at once.
-const NAMES_AT_ONCE: usize = 512;
+pub(super) const NAMES_AT_ONCE: usize = 512;
 
 /// What a removal would free, behind a reclaiming that leaves nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -54,7 +54,7 @@ pub(crate) fn would_free(core: &Core, inos: &[Ino], progress: &dyn Progress) -> 
 }
 
 /// Drops the roots of the inodes and of everything below them.
-fn drop_roots(
+pub(super) fn drop_roots(
     view: &CommittedView,
     inos: &[Ino],
     count_down: &mut CountDown<'_>,
@@ -97,7 +97,8 @@ fn drop_roots(
     Ok(())
 }
 
-fn count(core: &Core, count_down: &mut CountDown<'_>) -> Result<WouldFree> {
+/// Finishes a count-down and sums up what dies.
+pub(super) fn count(core: &Core, count_down: &mut CountDown<'_>) -> Result<WouldFree> {
     count_down.walk()?;
     let mut result = WouldFree::default();
     let on_disk = |kind, container, bytes: u64| {

@@ -16,5 +16,6 @@ mod resumed;
 mod series;
 pub(crate) mod site;
 pub(crate) mod spots;
+mod tree_stats;
 mod work;
 mod would_free;

@@ -11,7 +11,7 @@ use super::site::*;
 use crate::tests::scrub::Random;
 
 /// Bytes of chunks and of nodes that the indexes have.
-fn held(pool: &Pool) -> (u64, u64, u64, u64) {
+pub(super) fn held(pool: &Pool) -> (u64, u64, u64, u64) {
     pool.core().committer.settle().expect("settles");
     let (mut chunks, mut nodes) = ((0, 0), (0, 0));
     let core = pool.core();

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::NodeReader;
-use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Child;
 use dedupfs_store::tree::{Below, Directory, Entry, Node, Part};
+use dedupfs_store::{Fingerprint, StoreError};
 
 /// An entry, and the number of entries of the directory before it, with all below them.
 #[derive(Clone, Debug)]
@@ -45,6 +45,14 @@ impl Rows {
         row.map(own).ok_or(EngineError::NotFound)
     }
 
+    /// Returns the nodes on the way to that entry, the uppermost node of the directory first.
+    pub(super) fn way_to_number(nodes: &NodeReader, directory: &Directory, entries: u64) -> Result<Vec<Fingerprint>> {
+        let mut way: Vec<Fingerprint> = directory.root.iter().map(|(_, child)| child.fingerprint).collect();
+        let holds = |before: &At, part: &Part| entries - before.entries_before < part.below.entries;
+        descend_by(nodes, directory, holds, &mut |part| way.push(part.child.fingerprint))?;
+        Ok(way)
+    }
+
     /// Returns the rows of one leaf from the row number `from` on.
     pub(super) fn from_row(nodes: &NodeReader, directory: &Directory, from: u64) -> Result<Vec<Row>> {
         let holds = |before: &At, part: &Part| from - before.rows_before < part.child.len_bytes;
@@ -81,6 +89,16 @@ fn rows_of(leaf: &At) -> Result<impl Iterator<Item = RowOf<'_>>> {
 
 /// Goes down to a leaf, in each list through the first part that `holds`; `None` if none does.
 fn descend(nodes: &NodeReader, directory: &Directory, holds: impl Fn(&At, &Part) -> bool) -> Result<Option<At>> {
+    descend_by(nodes, directory, holds, &mut |_| {})
+}
+
+/// Goes down to a leaf as [`descend`] does, and shows the parts on the way.
+fn descend_by(
+    nodes: &NodeReader,
+    directory: &Directory,
+    holds: impl Fn(&At, &Part) -> bool,
+    on_the_way: &mut dyn FnMut(&Part),
+) -> Result<Option<At>> {
     let Some((level, child)) = directory.root else { return Ok(None) };
     let node = read(nodes, level, &child, directory.below, None)?;
     // In a larger directory that would take all its nodes.
@@ -104,6 +122,7 @@ fn descend(nodes: &NodeReader, directory: &Directory, holds: impl Fn(&At, &Part)
             below.behind.clone_from(&part.last_key);
         }
         let Some(part) = chosen else { return Ok(None) };
+        on_the_way(part);
         below.node = read(nodes, level.saturating_sub(1), &part.child, part.below, Some(&part.last_key))?;
         at = below;
     }

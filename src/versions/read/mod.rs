@@ -15,9 +15,9 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_content::NodeReader;
 use dedupfs_namespace::{FIRST_LINKED_PLACE, place_of, version_of};
 use dedupfs_service::Ino;
-use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{Below, Content, Directory, Entry, Link, Node, Top};
+use dedupfs_store::{Fingerprint, StoreError};
 
 use cursor::{Rows, read};
 
@@ -124,6 +124,23 @@ impl<'a> FrozenTree<'a> {
             }
         }
         Ok(found)
+    }
+
+    /// Returns the nodes that lead to a directory from the top's own node, which is not among them, to the leaf that holds
+    /// its entry. None of the uppermost directory.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub(crate) fn way_to(&self, directory: Ino) -> Result<Vec<Fingerprint>> {
+        let (mut way, mut found) = (Vec::new(), self.uppermost()?);
+        while found.ino < directory {
+            let place = place(&found)?;
+            let before = directory - found.ino - 1;
+            way.extend(Rows::way_to_number(self.nodes, &place.directory, before)?);
+            let row = Rows::at_number(self.nodes, &place.directory, before)?;
+            found = self.found(&place, row)?;
+        }
+        Ok(way)
     }
 
     /// Returns the entry of a name in a directory.

@@ -1,0 +1,249 @@
+//! What a tree holds: names, bytes, what is stored for it, and what of that nothing else needs.
+//!
+//! 1. All names are walked: of a live directory in the namespace, of a frozen one in its tree.
+//! 2. Everything below the roots that were met is counted once: what is *stored*.
+//! 3. A hypothetical count-down of the tree: what is *only here*. A directory in a version is held by every node on the
+//!    way to it; if one of these belongs to another version, too, all of the directory does.
+//!
+//! Cost: each node of the tree is read, and no content. Memory: that of two count-downs, one after the other, and 16
+//! bytes for each file with several names.
+
+use std::collections::HashSet;
+
+use dedupfs_base::{EngineError, Result};
+use dedupfs_namespace::{CommittedView, Inode, is_frozen};
+use dedupfs_service::{FileKind, Ino};
+use dedupfs_store::Fingerprint;
+use dedupfs_store::recipe::{Reference, Root};
+use dedupfs_store::tree::{Content, Entry};
+use serde::{Deserialize, Serialize};
+
+use super::count_down::CountDown;
+use super::would_free::{NAMES_AT_ONCE, WouldFree, count, drop_roots};
+use crate::engine::Core;
+use crate::progress::Progress;
+use crate::versions::read::{Found, FrozenTree};
+
+/// What a directory holds, with everything below it. The directory itself is not counted.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct TreeStats {
+    /// Whether it can never change: it is a version, or lies in one.
+    pub frozen: bool,
+    /// Proof of everything in a frozen tree: equal trees have equal ones. Of a version it covers also the attributes of
+    /// its uppermost directory. None of a live or empty directory.
+    pub fingerprint: Option<String>,
+    /// Regular files. One with several names counts once.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links, devices, pipes and sockets.
+    pub others: u64,
+    /// Further names of files.
+    pub further_names: u64,
+    /// Lengths of the files.
+    pub logical_bytes: u64,
+    /// Of these, bytes that are no holes.
+    pub data_bytes: u64,
+    /// Different chunks and nodes that the tree needs.
+    pub stored: WouldFree,
+    /// Of these, those that nothing else in the pool refers to.
+    pub only_here: WouldFree,
+}
+
+/// Returns what a directory holds. Counts must be settled.
+///
+/// # Errors
+/// `NotFound`, `NotDirectory`; damage, I/O errors; the work was ended.
+pub(crate) fn tree_stats(core: &Core, ino: Ino, progress: &dyn Progress) -> Result<TreeStats> {
+    let is_stopped = || progress.is_cancelled();
+    let view = &core.namespace.committed()?;
+    let mut all = CountDown::of_everything(core, &is_stopped);
+    let mut walk = Walk { core, view, all: &mut all, progress, linked: HashSet::new(), stats: TreeStats::default() };
+    progress.start("reading names", 0);
+    let walked = match is_frozen(ino) {
+        true => walk.frozen(ino),
+        false => walk.live(ino).map(|()| None),
+    };
+    progress.finish();
+    let (only, mut stats) = (walked?, walk.stats);
+    progress.start("counting what is stored", 0);
+    let stored = count(core, &mut all);
+    progress.finish();
+    stats.stored = stored?;
+    drop(all);
+    let mut count_down = CountDown::new(core, &is_stopped);
+    progress.start("counting what is only here", 0);
+    let dropped = match only {
+        Some(Only::Root(root)) => count_down.drop_reference(&root),
+        Some(Only::Nothing) => Ok(()),
+        None => drop_roots(view, &[ino], &mut count_down, progress),
+    };
+    let only_here = dropped.and_then(|()| count(core, &mut count_down));
+    progress.finish();
+    stats.only_here = only_here?;
+    if is_stopped() {
+        return Err(EngineError::Ended("the count"));
+    }
+    Ok(stats)
+}
+
+/// What of a frozen tree may be only here.
+enum Only {
+    /// What goes with this reference.
+    Root(Reference),
+    /// It is empty, or another version holds all of it, too.
+    Nothing,
+}
+
+struct Walk<'a, 'b> {
+    core: &'a Core,
+    view: &'a CommittedView,
+    /// Everything below the roots that were met.
+    all: &'a mut CountDown<'b>,
+    progress: &'a dyn Progress,
+    /// Files with several names that were met.
+    linked: HashSet<Ino>,
+    stats: TreeStats,
+}
+
+impl Walk<'_, '_> {
+    fn go_on(&self) -> Result<()> {
+        self.progress.advance(1);
+        if self.progress.is_cancelled() { Err(EngineError::Ended("the count")) } else { Ok(()) }
+    }
+
+    fn file(&mut self, (ino, has_several_names): (Ino, bool), len_bytes: u64, data_bytes: u64) {
+        if has_several_names && !self.linked.insert(ino) {
+            self.stats.further_names += 1;
+            return;
+        }
+        self.stats.files += 1;
+        self.stats.logical_bytes = self.stats.logical_bytes.saturating_add(len_bytes);
+        self.stats.data_bytes = self.stats.data_bytes.saturating_add(data_bytes);
+    }
+
+    fn live(&mut self, top: Ino) -> Result<()> {
+        let inode = self.view.inode(top)?.ok_or(EngineError::NotFound)?;
+        if !inode.is_directory() {
+            return Err(EngineError::NotDirectory);
+        }
+        let mut work = vec![top];
+        while let Some(directory) = work.pop() {
+            let mut after = Vec::new();
+            loop {
+                let names = self.view.names(directory, &after, NAMES_AT_ONCE)?;
+                let Some((last, ..)) = names.last() else { break };
+                after.clone_from(last);
+                for (_, ino, _) in names {
+                    self.go_on()?;
+                    let inode = self.view.inode(ino)?.ok_or(EngineError::NotFound)?;
+                    self.live_entry(&inode, &mut work)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn live_entry(&mut self, inode: &Inode, work: &mut Vec<Ino>) -> Result<()> {
+        if is_frozen(inode.ino) {
+            self.stats.directories += 1;
+            return self.tree(inode.ino, &inode.root, None);
+        }
+        match inode.kind {
+            FileKind::Directory => {
+                self.stats.directories += 1;
+                work.push(inode.ino);
+            }
+            FileKind::Regular => {
+                self.file((inode.ino, inode.nlink > 1), inode.size_bytes, inode.data_bytes);
+                self.drop_root(&inode.root)?;
+            }
+            _ => self.stats.others += 1,
+        }
+        Ok(())
+    }
+
+    /// Walks a version, or a directory in one.
+    fn frozen(&mut self, ino: Ino) -> Result<Option<Only>> {
+        let version = dedupfs_namespace::version_of(ino);
+        let inode = self.view.inode(version)?.ok_or(EngineError::NotFound)?;
+        self.stats.frozen = true;
+        if ino == version {
+            let root = inode.root.reference().ok_or(EngineError::NotFound)?;
+            self.tree(version, &inode.root, None)?;
+            self.stats.fingerprint = Some(root.fingerprint().to_string());
+            return Ok(Some(Only::Root(root)));
+        }
+        let tree = FrozenTree::open(self.core.dedup.nodes(), version, &inode.root)?;
+        let found = tree.find(ino)?;
+        let Content::Directory(directory) = found.entry.content else { return Err(EngineError::NotDirectory) };
+        let Some((level, child)) = directory.root else { return Ok(Some(Only::Nothing)) };
+        self.tree(version, &inode.root, Some(&found))?;
+        self.stats.fingerprint = Some(child.fingerprint.to_string());
+        let top = inode.root.reference().map(|root| root.fingerprint());
+        for node in top.into_iter().chain(tree.way_to(ino)?) {
+            if !self.has_one_reference(&node)? {
+                return Ok(Some(Only::Nothing));
+            }
+        }
+        Ok(Some(Only::Root(Reference::Node { level, child })))
+    }
+
+    fn has_one_reference(&self, node: &Fingerprint) -> Result<bool> {
+        Ok(self.core.indexes.nodes.committed(node)?.is_some_and(|cell| cell.references <= 1))
+    }
+
+    /// Walks the whole tree of a version, or one of its directories.
+    fn tree(&mut self, version: Ino, root: &Root, only: Option<&Found>) -> Result<()> {
+        let tree = FrozenTree::open(self.core.dedup.nodes(), version, root)?;
+        let first = match only {
+            Some(found) => {
+                if let Content::Directory(directory) = &found.entry.content
+                    && let Some((level, child)) = directory.root
+                {
+                    self.all.drop_reference(&Reference::Node { level, child })?;
+                }
+                found.clone()
+            }
+            None => {
+                self.drop_root(root)?;
+                tree.uppermost()?
+            }
+        };
+        let mut work = vec![first];
+        while let Some(directory) = work.pop() {
+            let mut from = 0;
+            loop {
+                let rows = tree.rows(&directory, from)?;
+                if rows.is_empty() {
+                    break;
+                }
+                from += rows.len() as u64;
+                for row in rows {
+                    self.go_on()?;
+                    self.frozen_entry(version, &row.entry);
+                    if row.entry.is_directory() {
+                        work.push(tree.found_at(&directory, row));
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn frozen_entry(&mut self, version: Ino, entry: &Entry) {
+        match &entry.content {
+            Content::Directory(_) => self.stats.directories += 1,
+            Content::File { root, data_bytes } => {
+                // A number that no live file and no file of another version has.
+                let link = version.wrapping_add(entry.link.unwrap_or(0));
+                self.file((link, entry.link.is_some()), root.len_bytes(), *data_bytes);
+            }
+            _ => self.stats.others += 1,
+        }
+    }
+
+    fn drop_root(&mut self, root: &Root) -> Result<()> {
+        root.reference().map_or(Ok(()), |root| self.all.drop_reference(&root))
+    }
+}
