@@ -31,11 +31,12 @@ use crate::progress::Progress;
 use crate::upkeep::check::RebuildReport;
 use crate::upkeep::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
 use crate::upkeep::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
+use crate::versions::notes::DIRECTORY as NOTES_DIRECTORY;
 
 /// Directory of the meta root in which everything is made. Without a superblock beside it, recovery was interrupted.
 pub const STAGE: &str = "recovered";
 /// Directories of a meta root, besides superblock and namespace.
-const META_DIRECTORIES: [&str; 2] = ["index", "recipes"];
+const META_DIRECTORIES: [&str; 3] = ["index", "recipes", NOTES_DIRECTORY];
 /// Other known names on a root.
 const OTHERS: [&str; 10] = [
     "lock",

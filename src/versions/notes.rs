@@ -26,7 +26,7 @@ use super::name::Origin;
 use crate::engine::Core;
 
 /// Directory of the notes on the meta root.
-const DIRECTORY: &str = "notes";
+pub(crate) const DIRECTORY: &str = "notes";
 const NOTES: &str = "notes of a put";
 const VERSION: u16 = 1;
 /// Records of a block.

@@ -94,6 +94,27 @@ fn a_version_behind_the_export_is_missing_without_harm_and_its_number_comes_with
     }
 }
 
+/// The notes of a put lie in the meta root; a recovery in its place took them for somebody's files and was refused.
+#[test]
+fn regression_a_meta_root_with_notes_of_a_put_is_replaced() {
+    let roots = Roots::formatted();
+    let pool = roots.open();
+    let live = directory(&pool, ROOT_INO, "live");
+    fill(&pool, live);
+    snapshot(&pool, "live", "", "v1");
+    let before = tree(&pool, find(&pool, "v1"));
+    pool.close().expect("closes");
+    drop(pool);
+    let (meta, data) = (roots.meta(), roots.data());
+    meta.create_directory("notes").expect("makes");
+    meta.replace_file("notes", "0000001000000000", b"notes").expect("writes");
+    recover_on(&meta, &data, b"elsewhere".to_vec(), true, &PoolOptions::default(), &NoProgress).expect("recovers");
+    assert!(meta.list("notes").expect("lists").is_empty(), "they are of what is lost");
+    let pool = roots.open();
+    assert_eq!(tree(&pool, find(&pool, "v1")), before);
+    pool.close().expect("closes");
+}
+
 /// A repaired node lies in a new container, and that is exported: a recovery needs the old one no more.
 #[test]
 fn a_recovery_after_a_repair_gives_the_same() {
