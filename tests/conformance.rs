@@ -78,7 +78,9 @@ fn a_version_by_put_conforms_as_far_as_it_is_read() {
     let (_device, pool, live) = with_tree();
     let disk = tempfile::tempdir().expect("makes");
     let open = |path: &Path| File::open(path).expect("opens").into();
-    let got = pool.get(live, (open(disk.path()), b"tree"), &NoProgress).expect("gets");
+    let got = pool
+        .get(live, (open(disk.path()), b"tree"), &dedupfs::transfer::Patterns::default(), &NoProgress)
+        .expect("gets");
     assert_eq!(got.problem_count, 0, "{:?}", got.problems);
     let (device, pool) = formatted();
     let version = Some(VersionOptions { origin: origin(), ..VersionOptions::default() });

@@ -51,7 +51,7 @@ pub use unrecovered::UnrecoveredPool;
 
 use crate::config::CLOSE_PATIENCE;
 use crate::service::Service;
-use crate::transfer::{self, PutOptions, TransferReport};
+use crate::transfer::{self, Patterns, PutOptions, TransferReport};
 use crate::upkeep::check::RebuildReport;
 use crate::upkeep::export_watch::ExportWatch;
 use crate::upkeep::reclaim::ReclaimControl;
@@ -117,14 +117,20 @@ impl Pool {
         }
     }
 
-    /// Copies a tree or a file out; see `transfer::get`.
+    /// Copies a tree, or what `patterns` choose of it, or a file out; see `transfer::get`.
     ///
     /// # Errors
     /// As `transfer::get` says.
-    pub fn get(&self, ino: Ino, to: (OwnedFd, &[u8]), progress: &dyn Progress) -> transfer::Result<TransferReport> {
+    pub fn get(
+        &self,
+        ino: Ino,
+        to: (OwnedFd, &[u8]),
+        patterns: &Patterns,
+        progress: &dyn Progress,
+    ) -> transfer::Result<TransferReport> {
         // Also a version that is forgotten meanwhile is copied to its end.
         let _held = is_frozen(ino).then(|| self.service.hold_version(ino));
-        transfer::get(&self.service, ino, to, progress)
+        transfer::get(&self.service, ino, to, patterns, progress)
     }
 
     /// Returns the time since the last request of a client.

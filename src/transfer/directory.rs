@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use dedupfs_service::Ino;
-use dedupfs_sync::Mutex;
+use dedupfs_sync::{Mutex, OnceLock};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -50,8 +50,8 @@ pub(super) struct Directory<A> {
     pub(super) name: CString,
     pub(super) attributes: A,
     pub(super) above: Option<Arc<Self>>,
-    /// Device and inode on the disk.
-    identity: (u64, u64),
+    /// Device and inode on the disk; none as long as it is not made.
+    identity: OnceLock<(u64, u64)>,
     slot: Arc<Slot>,
 }
 
@@ -62,19 +62,35 @@ pub(super) fn open_at(above: &OwnedFd, name: &CStr) -> rustix::io::Result<OwnedF
 }
 
 impl<A> Directory<A> {
-    /// Takes a directory that was just opened. The top, which has none above it, stays open.
+    /// Takes a directory that was just opened.
     pub(super) fn new(
-        (ino, name, attributes): (Ino, CString, A),
+        of: (Ino, CString, A),
         above: Option<Arc<Self>>,
-        (opened, identity): (OwnedFd, (u64, u64)),
+        opened: (OwnedFd, (u64, u64)),
         descriptors: &Descriptors,
     ) -> Self {
-        let (opened, slot) = (Arc::new(opened), Arc::<Slot>::default());
-        match &above {
-            Some(_) => descriptors.keep(&slot, &opened),
-            None => *slot.lock() = Some(opened),
+        let directory = Self::to_be_made(of, above);
+        directory.made(opened, descriptors);
+        directory
+    }
+
+    /// A directory that may be made later.
+    pub(super) fn to_be_made((ino, name, attributes): (Ino, CString, A), above: Option<Arc<Self>>) -> Self {
+        Self { ino, name, attributes, above, identity: OnceLock::new(), slot: Arc::default() }
+    }
+
+    /// Takes note that it was made and opened. The top, which has none above it, stays open.
+    pub(super) fn made(&self, (opened, identity): (OwnedFd, (u64, u64)), descriptors: &Descriptors) {
+        self.identity.get_or_init(|| identity);
+        let opened = Arc::new(opened);
+        match &self.above {
+            Some(_) => descriptors.keep(&self.slot, &opened),
+            None => *self.slot.lock() = Some(opened),
         }
-        Self { ino, name, attributes, above, identity, slot }
+    }
+
+    pub(super) fn is_made(&self) -> bool {
+        self.identity.get().is_some()
     }
 
     /// The path of an entry of this directory, from the tree's top.
@@ -91,7 +107,7 @@ impl<A> Directory<A> {
         let opened = open_at(from, name)?;
         let stat = rustix::fs::fstat(&opened)?;
         // Another directory has the name now.
-        if (stat.st_dev, stat.st_ino) != self.identity {
+        if Some(&(stat.st_dev, stat.st_ino)) != self.identity.get() {
             return Err(Errno::NOENT);
         }
         let opened = Arc::new(opened);
@@ -173,7 +189,7 @@ mod tests {
                 None => directory.open(&descriptors),
             };
             let opened = opened.unwrap();
-            assert_eq!(identity(&opened), directory.identity);
+            assert_eq!(Some(&identity(&opened)), directory.identity.get());
             below = Some(opened);
         }
         assert!(count() <= OPEN_MAX + 1);
@@ -196,7 +212,7 @@ mod tests {
         assert!(matches!(all[2].open(&descriptors), Err(Errno::NOTDIR | Errno::LOOP)));
         // From below it is found wherever it was moved, and another directory above is not mistaken for it.
         let lowest = OwnedFd::from(File::open(top.path().join("moved/1")).unwrap());
-        assert_eq!(identity(&all[1].open_from(&lowest, &descriptors).unwrap()), all[1].identity);
+        assert_eq!(Some(&identity(&all[1].open_from(&lowest, &descriptors).unwrap())), all[1].identity.get());
         close();
         let top_of_all = OwnedFd::from(File::open(top.path()).unwrap());
         assert!(all[1].open_from(&top_of_all, &descriptors).is_err());

@@ -88,7 +88,7 @@ fn regression_the_new_name_leads_nowhere_else() {
         [b"../x", b"..", b".", b"", b"a/b", b"/x", b"a\0b", &long, absolute.as_os_str().as_encoded_bytes()];
     for name in bad {
         let to = OwnedFd::from(File::open(out.path().join("inner")).unwrap());
-        let error = get(&pool.service(), tree, (to, name), &NoProgress).unwrap_err();
+        let error = get(&pool.service(), tree, (to, name), &Patterns::default(), &NoProgress).unwrap_err();
         assert!(matches!(error, TransferError::Pool(_)), "{error}");
         let from = OwnedFd::from(File::open(out.path()).unwrap());
         let into = (tree, name);
@@ -108,7 +108,7 @@ fn descriptors_of_another_kind_are_refused() {
     let pipe = || OwnedFd::from(std::io::pipe().unwrap().0);
     let device = || OwnedFd::from(File::open("/dev/zero").unwrap());
     for other in [write_only(), pipe(), device()] {
-        assert!(get(&pool.service(), tree, (other, b"new"), &NoProgress).is_err());
+        assert!(get(&pool.service(), tree, (other, b"new"), &Patterns::default(), &NoProgress).is_err());
     }
     for other in [write_only(), pipe(), device()] {
         let into = (tree, b"new".as_slice());

@@ -20,6 +20,8 @@
 //! be entered; the inode numbers of files with several names that have not all been seen; for [`mod@get`], the inode numbers of the directories
 //! in the directory being listed. Descriptors: [`directory`] keeps 64 open, and each waiting batch of files has one.
 
+#[cfg(test)]
+mod choosing_tests;
 mod crew;
 mod directory;
 mod disk;
@@ -38,6 +40,7 @@ use std::io;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::get::Patterns;
 pub(crate) use self::get::get;
 pub use self::put::{BaseChoice, Owner, PutOptions, RACY_MS, VersionOptions};
 pub(crate) use self::put::{put, put_version};
@@ -82,8 +85,11 @@ pub struct TransferReport {
     pub problem_count: u64,
     /// The first problems.
     pub problems: Vec<Problem>,
-    /// The version that was made, if it was to be one.
+    /// Directories that were searched, if patterns chose what was copied. The others could have nothing that fits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub searched_directories: Option<u64>,
+    /// The version that was made, if it was to be one. Messages of tools have another `version`.
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "made")]
     pub version: Option<VersionReport>,
 }
 
@@ -101,6 +107,17 @@ pub enum TransferError {
         /// The error of the disk.
         error: io::Error,
     },
+    /// A pattern that makes no sense.
+    #[error("the pattern `{pattern}` makes no sense: {why}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// The reason.
+        why: String,
+    },
+    /// The patterns leave nothing of the tree. Nothing was made.
+    #[error("nothing in the tree is chosen by these patterns, so nothing was copied")]
+    NothingChosen,
     /// A problem with the tree's top or its new name.
     #[error("{0}")]
     Top(String),

@@ -265,6 +265,7 @@ impl<'a> Tally<'a> {
             elapsed_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             problem_count: self.problem_count.into_inner(),
             problems: self.problems.into_inner().list,
+            searched_directories: None,
             version: None,
         })
     }

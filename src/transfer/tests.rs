@@ -53,7 +53,7 @@ pub(super) fn get_from(pool: &Pool, from: Ino, to: &Path) -> Result<TransferRepo
 pub(super) fn get_with(pool: &Pool, from: Ino, to: &Path, progress: &dyn Progress) -> Result<TransferReport> {
     let directory = File::open(to.parent().unwrap()).unwrap().into();
     let name = to.file_name().unwrap().as_encoded_bytes();
-    get(&pool.service(), from, (directory, name), progress)
+    get(&pool.service(), from, (directory, name), &Patterns::default(), progress)
 }
 
 pub(super) fn lookup(pool: &Pool, parent: Ino, name: &[u8]) -> std::result::Result<Ino, Errno> {

@@ -57,7 +57,7 @@ impl Workload {
         self.close_kept();
         let disk = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("makes a directory");
         let to = File::open(disk.path()).expect("opens").into();
-        self.pool().get(found.ino, (to, b"tree"), &NoProgress).expect("gets");
+        self.pool().get(found.ino, (to, b"tree"), &dedupfs::transfer::Patterns::default(), &NoProgress).expect("gets");
         let puts = 1 + self.random.below(2) as usize;
         for base in [BaseChoice::None, BaseChoice::LastIn(ROOT_INO)].into_iter().take(puts) {
             let name = format!("v{}", self.random.below(3));

@@ -39,6 +39,7 @@ Example:
   rsync -aHAX --numeric-ids /srv/ /mnt/backup/srv/
   dedupfs-stats /mnt/backup
   dedupfs get /mnt/backup/home-monday /home.restored
+  dedupfs get --include '*.odt' /mnt/backup/home-monday /home.letters
   dedupfs snapshot /mnt/backup/srv /mnt/backup/srv-monday
   dedupfs list /mnt/backup
   rm -r /mnt/backup/home-sunday && dedupfs-gc /mnt/backup
@@ -50,8 +51,10 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. forget and prune: 9 not all of them removed. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
-  32 ended early (added to the others).";
+  put and get: 9 copied, but not all of it (put: 10 and 11 are reserved). forget and prune: 9 not all of them removed.
+  freeze: 9 not all of them frozen.
+  mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;
+  8 could not check; 16 usage; 32 ended early (added to the others).";
 
 /// The commands of `dedupfs`. The help and the page of a command are the text of its arguments; a text here would replace it.
 #[derive(Subcommand, Debug)]
@@ -76,6 +79,33 @@ pub(crate) enum Command {
     Recover(RecoverArgs),
     #[command(hide = true)]
     Generate(GenerateArgs),
+}
+
+impl Command {
+    /// Whether the result, or the failure, is to be printed as JSON.
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Self::Mkfs(args) => args.json,
+            Self::Mount(args) => args.json && !args.daemon_child,
+            Self::Umount(args) => args.json,
+            Self::Put(args) => args.json,
+            Self::Get(args) => args.json,
+            Self::Snapshot(args) => args.json,
+            Self::Thaw(args) => args.json,
+            Self::List(args) => args.json,
+            Self::Freeze(args) => args.json,
+            Self::Diff(args) => args.json,
+            Self::History(args) => args.json,
+            Self::Forget(args) => args.json,
+            Self::Prune(args) => args.json,
+            Self::Series(args) => args.command.wants_json(),
+            Self::Sync(args) => args.json,
+            Self::Fsck(args) => args.json,
+            Self::Scrub(args) => args.json,
+            Self::Recover(args) => args.json,
+            Self::Generate(args) => args.json,
+        }
+    }
 }
 
 /// Formats the directory POOL, which must be empty or absent, as a pool.
@@ -112,6 +142,9 @@ pub(crate) struct MkfsArgs {
     /// Buckets of a tanker, the units in which the index is read; a power of two
     #[arg(long, default_value = "2048", value_name = "NUMBER", value_parser = size::parse_buckets)]
     pub(crate) tanker_buckets: u32,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Mounts POOL on the directory MNT and returns when the mount serves; a daemon keeps serving it.
@@ -148,6 +181,9 @@ pub(crate) struct MountArgs {
     /// above
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
+    /// Print the result as JSON
+    #[arg(long, conflicts_with = "foreground")]
+    pub(crate) json: bool,
     /// The process that serves. Its standard output is a pipe to the process that started it
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) daemon_child: bool,
@@ -164,6 +200,7 @@ impl MountArgs {
             filters: FilterPlan::default(),
             log_file: None,
             options,
+            json: false,
             daemon_child: false,
         }
     }
@@ -179,6 +216,9 @@ pub(crate) struct UmountArgs {
     /// Detach at once even if files are open there. Still returns only when the last of them is closed
     #[arg(long, short)]
     pub(crate) lazy: bool,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Copies a directory with all in it, or a file, into a mounted pool: `dedupfs put /home /mnt/backup/home-monday`.
@@ -239,8 +279,8 @@ fn parse_verify(text: &str) -> Result<u8, String> {
 /// Copies as `cp -a` does, with owners, times, access lists and other extended attributes, hard links, holes and devices. But the daemon
 /// writes the tree itself, on all cores, without kernel requests for each file. The copy is durable when this returns. If interrupted,
 /// everything copied so far stays. A file with damaged content is reported on standard error and left out (the mount gives its readable
-/// part), and the rest is copied; the exit code is then 9. For root and the user who mounted the pool. A symbolic link as SOURCE is
-/// followed.
+/// part), and the rest is copied; the exit code is then 9, as when an --include matches nothing. If nothing at all is chosen, nothing is
+/// made, and the exit code is 1. For root and the user who mounted the pool. A symbolic link as SOURCE is followed.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_COPIES)]
 pub(crate) struct GetArgs {
@@ -249,6 +289,14 @@ pub(crate) struct GetArgs {
     pub(crate) source: PathBuf,
     /// New name; must not exist
     pub(crate) destination: PathBuf,
+    /// Copy only what this pattern matches, with all below it and the directories on the way. With a `/` it is a path from the top of the
+    /// tree (`/passwd`, `etc/passwd`, `home/**/*.jpg`), without one any name (`*.jpg`). `*`, `?`, `[a-z]` and `{a,b}` match within a name,
+    /// `**` any number of directories. Quote it. Can be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) include: Vec<String>,
+    /// Leave out what this pattern matches, with all below it; counts more than --include. Can be given several times
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) exclude: Vec<String>,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -261,6 +309,9 @@ pub(crate) struct SyncArgs {
     /// Pool or mountpoint
     #[arg(value_name = "POOL|MNT")]
     pub(crate) target: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Checks every name, inode, recipe, reference count and container; repairs if told to.
@@ -391,6 +442,9 @@ pub(crate) struct GenerateArgs {
     /// Directory for completions of fish
     #[arg(long, value_name = "DIR")]
     pub(crate) fish: Option<PathBuf>,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Show the content and the savings of a pool.
@@ -401,11 +455,15 @@ pub(crate) struct GenerateArgs {
 #[command(name = "dedupfs-stats", version, after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct Stats {
     /// Pool or mountpoint
-    #[arg(value_name = "POOL|MNT", required_unless_present = "would_free")]
+    #[arg(value_name = "POOL|MNT", required_unless_present_any = ["would_free", "tree"])]
     pub(crate) target: Option<PathBuf>,
     /// Show what removing these versions, directories or files of one mount would free: exact in chunks and nodes, an estimate on the disks
     #[arg(long, value_name = "MNT/NAME", num_args = 1.., conflicts_with = "target")]
     pub(crate) would_free: Vec<PathBuf>,
+    /// Show what a version or directory holds: names, bytes, what is stored for it, what of that nothing else in the pool needs, and its
+    /// fingerprint, which proves a version. Reads no content
+    #[arg(long, value_name = "MNT/DIR", conflicts_with_all = ["target", "would_free"])]
+    pub(crate) tree: Option<PathBuf>,
     /// Print all figures as JSON, sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,

@@ -35,7 +35,8 @@ Exit codes: 0 ok, or ended by --max-time or --max-io; 1 failed; 2 usage; 3 not a
 
 pub(crate) const HELP_OF_COPIES: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
-  4 pool in use; 5 no space in the pool, or at the destination; 6 pool damaged; 9 copied, but not all of it: messages name the rest.";
+  4 pool in use; 5 no space in the pool, or at the destination; 6 pool damaged; 9 copied, but not all of it: messages name the rest.
+  get: 1 also if --include and --exclude leave nothing.";
 
 pub(crate) const HELP_OF_FORGETTING: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
@@ -51,8 +52,49 @@ Exit codes: 0 ok; 1 failed; 2 usage; 4 directory in use; 5 no space; 10 the dire
 pub(crate) const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it. forget and prune: 9 not all of them removed. freeze: 9 not all of them frozen. mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage;
-  32 ended early (added to the others).";
+  put and get: 9 copied, but not all of it (put: 10 and 11 are reserved). forget and prune: 9 not all of them removed.
+  freeze: 9 not all of them frozen.
+  mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;
+  8 could not check; 16 usage; 32 ended early (added to the others).";
+
+/// All codes, each with the commands that have it, in the order of the table in `docs/guide.md`. A code may mean something else for another
+/// command: scripts know which one they called.
+#[cfg(test)]
+const TABLE: [(u8, &str); 27] = [
+    (0, "all"),
+    (1, ALL_BUT_CHECKS),
+    (2, ALL_BUT_CHECKS),
+    (3, ALL_BUT_CHECKS),
+    (4, ALL_BUT_CHECKS),
+    (5, ALL_BUT_CHECKS),
+    (6, ALL_BUT_CHECKS),
+    (7, "`mount`"),
+    (8, "`mount`, `umount`"),
+    (9, "`put`, `get`"),
+    (9, "`forget`, `prune`"),
+    (9, "`freeze`"),
+    (9, "`dedupfs-gc`"),
+    (10, "`mkfs`"),
+    (10, "`put`"),
+    (11, "`put`"),
+    (129, "`dedupfs-gc`"),
+    (130, "`dedupfs-gc`"),
+    (143, "`dedupfs-gc`"),
+    (1, CHECKS),
+    (4, CHECKS),
+    (8, CHECKS),
+    (16, CHECKS),
+    (32, CHECKS),
+    (1, HELPERS),
+    (2, HELPERS),
+    (32, HELPERS),
+];
+#[cfg(test)]
+const ALL_BUT_CHECKS: &str = "all but `fsck`, `scrub` and the helpers";
+#[cfg(test)]
+const CHECKS: &str = "`fsck`, `scrub`";
+#[cfg(test)]
+const HELPERS: &str = "helpers of mount(8) and umount(8)";
 
 /// Returns the exit code of a kind of failure. [`HELP_OF_ALL`] explains the codes.
 pub(crate) const fn code(kind: FailureKind) -> u8 {
@@ -105,12 +147,7 @@ pub(crate) fn tell(text: &str) {
     let _unread = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
 }
 
-/// Prints a result on standard output as JSON or as text.
-pub(crate) fn print_as<T: Serialize>(json: bool, result: &T, text: impl FnOnce(&T) -> String) -> Result<(), Failure> {
-    print(&if json { report::json(result)? } else { text(result) })
-}
-
-/// Prints a result on standard output as one line of JSON of the given type, or as text. For the commands of `docs/json.md`.
+/// Prints a result on standard output as one line of JSON of the given type (`docs/json.md`), or as text.
 pub(crate) fn print_message<T: Serialize>(
     json: bool,
     message_type: &str,
@@ -120,13 +157,26 @@ pub(crate) fn print_message<T: Serialize>(
     print(&if json { report::message(message_type, result)? } else { text(result) })
 }
 
-/// Prints the failure of a command as JSON on standard output, too, if it was asked for JSON.
-pub(crate) fn also_as_json(json: bool, result: Result<u8, Failure>) -> Result<u8, Failure> {
+/// Prints the failure of a command as JSON on standard output, too, if it was asked for JSON. `code` is that of the command.
+pub(crate) fn also_as_json(
+    json: bool,
+    code: impl Fn(FailureKind) -> u8,
+    result: Result<u8, Failure>,
+) -> Result<u8, Failure> {
     if json && let Err(failure) = &result {
-        let error = serde_json::json!({ "code": code(failure.kind), "message": failure.message });
-        print(&report::message("error", &error)?)?;
+        print_error(code(failure.kind), &failure.message)?;
     }
     result
+}
+
+/// Prints an error as JSON.
+pub(crate) fn print_error(code: u8, message: &str) -> Result<(), Failure> {
+    print(&report::message("error", &serde_json::json!({ "code": code, "message": message }))?)
+}
+
+/// Says in JSON, if it was asked for, that a command whose only result is that has done `what`.
+pub(crate) fn print_done(json: bool, what: &str) -> Result<(), Failure> {
+    print_message(json, "done", &serde_json::json!({ "command": what }), |_| String::new())
 }
 
 /// Prints a result on standard output. Output that cannot be written is a failure, but a closed pipe is none.
@@ -179,11 +229,62 @@ mod tests {
         assert_eq!(fsck_code(FailureKind::Ended), 32);
     }
 
-    #[test]
-    fn the_guide_documents_every_code() {
+    /// The rows of the table in the guide: code and commands.
+    fn rows_of_the_guide() -> Vec<(u8, String)> {
         let guide = include_str!("../../docs/guide.md");
-        for code in KINDS.iter().map(|kind| code(*kind)) {
-            assert!(guide.contains(&format!("| {code} |")), "exit code {code} is missing in docs/guide.md");
+        let section = guide.split("\n## Exit codes\n").nth(1).and_then(|rest| rest.split("\n## ").next());
+        let cells = section.unwrap_or_default().lines().map(|line| line.split(" | ").collect::<Vec<_>>());
+        let row = |cells: Vec<&str>| match cells[..] {
+            [code, commands, _meaning] => Some((code.trim_start_matches("| ").parse().ok()?, commands.to_owned())),
+            _ => None,
+        };
+        cells.filter_map(row).collect()
+    }
+
+    #[test]
+    fn the_guide_has_the_table_and_the_table_has_every_code() {
+        let table: Vec<(u8, String)> = TABLE.iter().map(|(code, commands)| (*code, (*commands).to_owned())).collect();
+        assert_eq!(rows_of_the_guide(), table);
+        let has = |code: u8, commands: &str| TABLE.contains(&(code, commands));
+        for kind in KINDS {
+            let commands = match kind {
+                FailureKind::FuseUnavailable => "`mount`",
+                FailureKind::MountpointUnusable => "`mount`, `umount`",
+                FailureKind::Occupied => "`mkfs`",
+                FailureKind::Ended => "`dedupfs-gc`",
+                _ => ALL_BUT_CHECKS,
+            };
+            assert!(has(code(kind), commands), "{kind:?}");
+            assert!(has(fsck_code(kind), CHECKS), "fsck: {kind:?}");
+            assert!(has(mount_code(kind), HELPERS), "mount.dedupfs: {kind:?}");
+        }
+        for commands in ["`put`, `get`", "`forget`, `prune`", "`freeze`", "`dedupfs-gc`"] {
+            assert!(has(PARTLY, commands), "{commands}");
+        }
+        for code in [FSCK_CORRECTED, FSCK_UNCORRECTED, FSCK_ENDED_EARLY] {
+            assert!(has(code, CHECKS), "{code}");
+        }
+        // What is reserved is given by nothing yet.
+        assert!(KINDS.iter().all(|kind| code(*kind) != 11));
+    }
+
+    #[test]
+    fn helps_list_codes_of_the_table_only() {
+        let all: std::collections::BTreeSet<u8> = TABLE.iter().map(|(code, _)| *code).collect();
+        for help in [
+            HELP,
+            HELP_WITHOUT_MOUNT,
+            HELP_OF_GC,
+            HELP_OF_COPIES,
+            HELP_OF_FORGETTING,
+            HELP_OF_FREEZING,
+            HELP_OF_MKFS,
+            HELP_OF_ALL,
+        ] {
+            let numbers = help.split(|letter: char| !letter.is_ascii_digit()).filter_map(|digits| digits.parse().ok());
+            // e2fsck has a digit in its name.
+            let strange: Vec<u8> = numbers.filter(|code| !all.contains(code)).collect();
+            assert!(strange.is_empty(), "{strange:?} in {help}");
         }
     }
 }

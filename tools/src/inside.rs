@@ -49,9 +49,10 @@ pub(crate) fn in_same_mount(path: &Path) -> Failure {
     FailureKind::Usage.because(format!("{} is in the same mount: {advice}", path.display()))
 }
 
-pub(crate) fn conclude(report: &TransferReport, json: bool) -> Result<u8, Failure> {
+/// Prints the result of the command `name`, and returns its exit code.
+pub(crate) fn conclude(name: &str, report: &TransferReport, json: bool) -> Result<u8, Failure> {
     exit::tell(&report::transfer_problems(report));
-    exit::print_as(json, report, report::transfer)?;
+    exit::print_message(json, name, report, report::transfer)?;
     Ok(if report.problem_count == 0 { exit::OK } else { exit::PARTLY })
 }
 

@@ -263,6 +263,7 @@ mod tests {
             filters: "zero,bloom,sealed".parse().unwrap(),
             log_file: Some("/l".into()),
             options: vec!["ro,dev".to_owned()],
+            json: false,
         };
         let mut line: Vec<OsString> = vec!["dedupfs".into()];
         line.extend(daemon_arguments(&args));

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Command, Dedupfs, MountArgs};
+use crate::args::{Command, Dedupfs, Gc, MountArgs, Stats};
 use crate::commands::{
     diff, forget, freeze, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub, series, snapshot,
     stats, sync, thaw, umount,
@@ -23,25 +23,26 @@ pub fn dedupfs() -> ExitCode {
     }
     // fsck and scrub have codes of their own.
     let is_fsck = std::env::args_os().nth(1).is_some_and(|command| command == "fsck" || command == "scrub");
-    run("dedupfs", perform, if is_fsck { exit::fsck_code } else { exit::code })
+    let code = if is_fsck { exit::fsck_code } else { exit::code };
+    run("dedupfs", |args: &Dedupfs| exit::also_as_json(args.command.wants_json(), code, perform(&args.command)), code)
 }
 
-fn perform(args: &Dedupfs) -> Result<u8, Failure> {
-    match &args.command {
+fn perform(command: &Command) -> Result<u8, Failure> {
+    match command {
         Command::Mkfs(args) => mkfs::run(args),
         Command::Mount(args) => mount_or_serve(args),
         Command::Umount(args) => umount::run(args),
         Command::Sync(args) => sync::run(args),
         Command::Put(args) => put::run(args),
         Command::Get(args) => get::run(args),
-        Command::Thaw(args) => exit::also_as_json(args.json, thaw::run(args)),
-        Command::Snapshot(args) => exit::also_as_json(args.json, snapshot::run(args)),
-        Command::Freeze(args) => exit::also_as_json(args.json, freeze::run(args)),
-        Command::Diff(args) => exit::also_as_json(args.json, diff::run(args)),
-        Command::History(args) => exit::also_as_json(args.json, history::run(args)),
-        Command::List(args) => exit::also_as_json(args.json, list::run(args)),
-        Command::Forget(args) => exit::also_as_json(args.json, forget::run(args)),
-        Command::Prune(args) => exit::also_as_json(args.json, prune::run(args)),
+        Command::Thaw(args) => thaw::run(args),
+        Command::Snapshot(args) => snapshot::run(args),
+        Command::Freeze(args) => freeze::run(args),
+        Command::Diff(args) => diff::run(args),
+        Command::History(args) => history::run(args),
+        Command::List(args) => list::run(args),
+        Command::Forget(args) => forget::run(args),
+        Command::Prune(args) => prune::run(args),
         Command::Series(args) => series::run(args),
         Command::Recover(args) => recover::run(args),
         Command::Generate(args) => generate::run(args),
@@ -54,14 +55,14 @@ fn perform(args: &Dedupfs) -> Result<u8, Failure> {
 #[must_use]
 pub fn dedupfs_gc() -> ExitCode {
     prepare();
-    run("dedupfs-gc", gc::run, exit::code)
+    run("dedupfs-gc", |args: &Gc| exit::also_as_json(args.json, exit::code, gc::run(args)), exit::code)
 }
 
 /// Runs `dedupfs-stats`, which shows the content and the savings of a pool.
 #[must_use]
 pub fn dedupfs_stats() -> ExitCode {
     prepare();
-    run("dedupfs-stats", stats::run, exit::code)
+    run("dedupfs-stats", |args: &Stats| exit::also_as_json(args.json, exit::code, stats::run(args)), exit::code)
 }
 
 /// Runs a program. `code` gives the exit code of a failure, and of a command line that makes no sense.
@@ -117,5 +118,7 @@ fn mount_or_serve(args: &MountArgs) -> Result<u8, Failure> {
     } else {
         mount::start_daemon(args)
     };
-    result.map(|()| exit::OK)
+    result?;
+    exit::print_done(args.json, "mount")?;
+    Ok(exit::OK)
 }

@@ -8,6 +8,8 @@ use dedupfs::Progress;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use parking_lot::Mutex;
 
+use crate::report::message;
+
 const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 const JSON_INTERVAL: Duration = Duration::from_secs(1);
 /// Shortest time between two lines of text. Shorter work leaves no line in a log.
@@ -76,8 +78,7 @@ fn line(what: &str, done: u64, total: u64, elapsed: Duration) -> String {
     text
 }
 
-/// Writes progress as lines of JSON to standard output, at most one a second. `"message_type": "status"` distinguishes them from the
-/// result.
+/// Writes progress as lines of JSON of type `progress` to standard output, at most one a second.
 #[derive(Default)]
 pub(crate) struct JsonLines {
     step: Mutex<Option<Step>>,
@@ -103,7 +104,6 @@ impl Step {
         let left_ms = (self.done > 0 && self.total > 0)
             .then(|| elapsed.as_millis() * u128::from(self.total.saturating_sub(self.done)) / u128::from(self.done));
         serde_json::json!({
-            "message_type": "status",
             "step": self.what,
             "done": self.done,
             "total": self.total,
@@ -121,7 +121,9 @@ impl Progress for JsonLines {
     fn advance(&self, by: u64) {
         if let Some(step) = &mut *self.step.lock() {
             // The reader may be gone; the work goes on.
-            step.advance(by, JSON_INTERVAL, |step| drop(writeln!(std::io::stdout(), "{}", step.json())));
+            step.advance(by, JSON_INTERVAL, |step| {
+                let _gone = message("progress", &step.json()).map(|line| std::io::stdout().write_all(line.as_bytes()));
+            });
         }
     }
 
@@ -214,10 +216,7 @@ mod tests {
             ..*step
         }
         .json();
-        assert_eq!(
-            (&line["message_type"], &line["done"], &line["total"]),
-            (&"status".into(), &100.into(), &300.into())
-        );
+        assert_eq!((&line["step"], &line["done"], &line["total"]), (&"emptying".into(), &100.into(), &300.into()));
         assert!((20_000..21_000).contains(&line["left_ms"].as_u64().unwrap()), "{line}");
         assert!(!line.to_string().contains('\n'));
     }

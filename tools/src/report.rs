@@ -28,22 +28,6 @@ const DOUBT: &str = "nothing is freed: unmount, and run `dedupfs fsck --rebuild-
 
 const MIB_PER_TIB: f64 = 1024.0 * 1024.0;
 
-pub(crate) fn json(value: &impl Serialize) -> Result<String, Failure> {
-    serde_json::to_string_pretty(value)
-        .map(|text| text + "\n")
-        .map_err(|error| Failure::failed(format!("cannot print as JSON: {error}")))
-}
-
-/// Formats a result as one line of JSON with its message type.
-pub(crate) fn json_line(message_type: &str, value: &impl Serialize) -> Result<String, Failure> {
-    let failed = |error| Failure::failed(format!("cannot print as JSON: {error}"));
-    let mut value = serde_json::to_value(value).map_err(failed)?;
-    if let Some(fields) = value.as_object_mut() {
-        fields.insert("message_type".to_owned(), message_type.into());
-    }
-    Ok(format!("{value}\n"))
-}
-
 /// Version of the messages that [`message`] formats. It changes with a member that is renamed or removed.
 const MESSAGE_VERSION: u8 = 1;
 
@@ -374,7 +358,7 @@ pub(crate) fn check_json(
     rebuilt: Option<&RebuildReport>,
     plan: Option<&[String]>,
 ) -> Result<String, Failure> {
-    json(&json!({ "check": report, "rebuilt": rebuilt, "repair_would": plan }))
+    message("fsck", &json!({ "check": report, "rebuilt": rebuilt, "repair_would": plan }))
 }
 
 #[cfg(test)]

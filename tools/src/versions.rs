@@ -44,7 +44,8 @@ impl Directory {
         Ok(inside::find(&file)?.map(|place| Self { file, place }))
     }
 
-    fn open_any(path: &Path) -> Result<Self, Failure> {
+    /// Opens a directory in a mount, also one in a version.
+    pub(crate) fn open_any(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
         let (file, metadata) = inside::open_source(path)?;
         if !metadata.is_dir() {

@@ -152,7 +152,9 @@ fn a_put_keeps_what_is_largest_and_is_the_tree_of_the_snapshot() {
     let taken = snapshot(&from, "live", "", "v");
     let disk = tempfile::tempdir().expect("makes");
     let opened = |path: &Path| OwnedFd::from(File::open(path).expect("opens"));
-    let got = from.get(find(&from, "v"), (opened(disk.path()), b"tree"), &NoProgress).expect("gets");
+    let got = from
+        .get(find(&from, "v"), (opened(disk.path()), b"tree"), &dedupfs::transfer::Patterns::default(), &NoProgress)
+        .expect("gets");
     assert_eq!(got.problem_count, 0, "{:?}", got.problems);
     let pool = open(&formatted());
     let origin = Origin { source: b"/source".to_vec(), host: b"here".to_vec() };

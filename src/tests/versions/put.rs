@@ -50,7 +50,7 @@ fn source() -> tempfile::TempDir {
     fill(&pool, live);
     let top = tempfile::tempdir().expect("makes");
     let to = File::open(top.path()).expect("opens").into();
-    pool.get(live, (to, b"tree"), &NoProgress).expect("gets");
+    pool.get(live, (to, b"tree"), &dedupfs::transfer::Patterns::default(), &NoProgress).expect("gets");
     top
 }
 

@@ -1,20 +1,24 @@
 //! Copies a tree out of the pool to a disk.
 //!
-//! [`walk`] goes through the directories, [`entry`] copies their entries.
+//! [`walk`] goes through the directories, [`selection`] says which entries are wanted, [`entry`] copies them.
 
 mod entry;
+mod selection;
 mod walk;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_base::EngineError;
 use dedupfs_namespace::check_name;
 use dedupfs_service::{Attributes, FileKind, FileService, Ino};
 use dedupfs_sync::OnceLock;
 
+pub use self::selection::Patterns;
+use self::selection::{Reached, Selection};
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};
 use super::several_names::SeveralNames;
@@ -23,8 +27,14 @@ use super::{Result, TransferError, TransferReport, disk};
 use crate::progress::Progress;
 use crate::service::Service;
 
-/// A directory that is being made.
-type Directory = directory::Directory<Attributes>;
+/// A directory that is being made, or is made once something in it is wanted.
+type Directory = directory::Directory<Wanted>;
+
+/// What is known of a directory.
+struct Wanted {
+    attributes: Attributes,
+    reached: Reached,
+}
 
 /// Entries of one directory, none of them a directory.
 struct Batch {
@@ -45,30 +55,41 @@ struct Get<'a> {
     /// The first name of each file, as a path from the top.
     several_names: SeveralNames<Ino, PathBuf>,
     descriptors: Descriptors,
+    selection: Selection,
+    /// Directories that were listed.
+    listed: AtomicU64,
 }
 
 /// Copies an inode of the pool, a directory with all below it or a regular file, to the new name `name` in the directory `to`.
 ///
-/// Entries that cannot be copied are in the report. The rest is there, and durable. A damaged file is left out.
+/// Entries that cannot be copied are in the report. The rest is there, and durable. A damaged file is left out. Of a directory, only what
+/// `patterns` choose is copied, with the directories on the way; a pattern that matches nothing is a problem in the report.
 ///
 /// # Errors
-/// The name is invalid or taken, the disk takes no more, or `progress` is cancelled. Everything copied until then stays.
+/// The name is invalid or taken, the disk takes no more, or `progress` is cancelled. Everything copied until then stays. A pattern makes no
+/// sense; they choose nothing, or are given for a file.
 pub(crate) fn get(
     service: &Service,
     ino: Ino,
     (to, name): (OwnedFd, &[u8]),
+    patterns: &Patterns,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
+    let selection = Selection::compile(patterns)?;
     // The client may have checked nothing: `..` and `/` lead out of the directory.
     check_name(name)?;
     let name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
     let (top, several_names) = (OnceLock::new(), SeveralNames::default());
-    let get = Get { service, tally: &tally, to: &to, top, several_names, descriptors: Descriptors::default() };
+    let (descriptors, listed) = Default::default();
+    let get = Get { service, tally: &tally, to: &to, top, several_names, descriptors, selection, listed };
     match service.attributes(ino).map_err(reading_pool("cannot look at it")) {
         Ok(attributes) if attributes.kind == FileKind::Directory => {
             let walk = |hand: Hand<'_, Batch>| get.walk(&name, attributes, hand);
             crew::run(&tally, walk, |batch, space| get.batch(batch, &mut space.content));
+        }
+        Ok(_) if !get.selection.is_all() => {
+            return Err(EngineError::Invalid("patterns choose parts of a directory, and this is a file").into());
         }
         Ok(attributes) => {
             let path = || disk::path_of_top(&name);
@@ -84,5 +105,16 @@ pub(crate) fn get(
         })
     });
     tally.note(synced, || disk::path_of_top(&name));
-    tally.finish()
+    let unmatched: Vec<String> = get.selection.unmatched().map(str::to_owned).collect();
+    let searched = (!get.selection.is_all()).then(|| get.listed.load(Ordering::Relaxed));
+    let is_empty = get.top.get().is_none() && searched.is_some();
+    drop(get);
+    if is_empty && tally.go_on().is_ok() && !tally.has_problems() {
+        tally.finish()?;
+        return Err(TransferError::NothingChosen);
+    }
+    for pattern in unmatched {
+        tally.problem(Path::new(&pattern), "this pattern matches nothing in the tree".to_owned());
+    }
+    tally.finish().map(|report| TransferReport { searched_directories: searched, ..report })
 }

@@ -4,16 +4,19 @@ use std::collections::HashSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use dedupfs_namespace::check_name;
 use dedupfs_service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino, Listing};
 use rustix::fs::Mode;
 
+use super::super::TransferError;
 use super::super::crew::{BATCH_BYTES, BATCH_FILES, Hand};
 use super::super::directory::open_at;
 use super::super::disk::{self, Place};
 use super::super::tally::{Outcome, Trouble, reading_pool, writing};
-use super::{Batch, Directory, Get};
+use super::selection::Reached;
+use super::{Batch, Directory, Get, Wanted};
 
 /// Entries of a directory that are read at once.
 const PAGE_ENTRIES: usize = 256;
@@ -23,6 +26,14 @@ const PRIVATE_DIRECTORY: Mode = Mode::RWXU;
 
 const SECOND_NAME: &str = "left out: the directory belongs elsewhere. It was moved meanwhile, or it has two names, which is damage \
      (`dedupfs fsck` tells)";
+
+/// A directory still to be entered.
+struct Way {
+    above: Arc<Directory>,
+    ino: Ino,
+    name: CString,
+    reached: Reached,
+}
 
 impl Batch {
     fn of(directory: &Arc<Directory>, to: &Arc<OwnedFd>) -> Self {
@@ -41,38 +52,20 @@ impl Batch {
 }
 
 impl Get<'_> {
-    /// Goes through all directories, each after its parent.
+    /// Goes through all directories that may hold something wanted, each after its parent.
     pub(super) fn walk(&self, name: &CStr, attributes: Attributes, hand: Hand<'_, Batch>) {
-        let made = self.make_directory(self.to, name, attributes, None).and_then(|top| {
-            let to = top.open(&self.descriptors).map_err(writing(CANNOT_OPEN))?;
-            let [above, made] = [rustix::fs::fstat(self.to), rustix::fs::fstat(&to)];
-            let cannot_look = || writing("cannot look at the directory");
-            if !disk::is_own(&above.map_err(cannot_look())?, &made.map_err(cannot_look())?) {
-                return Err(Trouble::One(
-                    "somebody else may have put another directory there: choose a place that nobody else may write to"
-                        .to_owned(),
-                ));
-            }
-            let from_top = to.try_clone().map_err(|error| Trouble::One(error.to_string()))?;
-            self.top.get_or_init(|| from_top);
-            let cleared = Place::Open(to.as_fd()).clear_inherited();
-            let cleared = cleared.and_then(|()| rustix::fs::fchmod(&to, PRIVATE_DIRECTORY));
-            cleared.map_err(writing("cannot take inherited access lists away"))?;
-            Ok(top)
-        });
-        let top = match made {
-            Ok(top) => Arc::new(top),
-            // An existing directory is left alone.
-            Err(trouble) => return self.tally.note_top(Err(trouble), name),
-        };
+        let wanted = Wanted { attributes, reached: self.selection.top() };
+        let top = Arc::new(Directory::to_be_made((attributes.ino, name.to_owned(), wanted), None));
+        if top.attributes.reached.is_chosen() && self.made(&top).is_err() {
+            return;
+        }
         // Directories still to be entered, the next one last.
-        let mut ways: Vec<(Arc<Directory>, Ino, CString)> = Vec::new();
+        let mut ways: Vec<Way> = Vec::new();
         self.list(&top, &mut ways, hand);
         self.leave(top);
-        while let Some((above, ino, name)) = ways.pop() {
-            match self.tally.go_on().and_then(|()| self.enter(&above, ino, &name)) {
+        while let Some(Way { above, ino, name, reached }) = ways.pop() {
+            match self.tally.go_on().and_then(|()| self.enter(&above, ino, &name, reached)) {
                 Ok(directory) => {
-                    let directory = Arc::new(directory);
                     self.list(&directory, &mut ways, hand);
                     self.leave(directory);
                 }
@@ -82,10 +75,10 @@ impl Get<'_> {
         }
     }
 
-    /// Makes a directory below `above`. A directory that records another parent is left out: a directory that contains itself would have no
-    /// end, and one with two parents would be copied twice. With this check and the one in [`list`](Self::list), no set of all directories
-    /// of the tree is needed in memory.
-    fn enter(&self, above: &Arc<Directory>, ino: Ino, name: &CStr) -> Outcome<Directory> {
+    /// Enters a directory below `above`, and makes it if it is wanted itself. A directory that records another parent is left out: a
+    /// directory that contains itself would have no end, and one with two parents would be copied twice. With this check and the one in
+    /// [`list`](Self::list), no set of all directories of the tree is needed in memory.
+    fn enter(&self, above: &Arc<Directory>, ino: Ino, name: &CStr, reached: Reached) -> Outcome<Arc<Directory>> {
         let attributes = self.service.attributes(ino).map_err(reading_pool("cannot look at it"))?;
         if attributes.kind != FileKind::Directory {
             return Err(reading_pool("its name says that it is a directory")(PoolErrno::ENOTDIR));
@@ -94,31 +87,65 @@ impl Get<'_> {
         if parent != above.ino {
             return Err(Trouble::One(SECOND_NAME.to_owned()));
         }
-        let to = above.open(&self.descriptors).map_err(writing(CANNOT_OPEN))?;
-        self.make_directory(&to, name, attributes, Some(above.clone()))
+        let of = (ino, name.to_owned(), Wanted { attributes, reached });
+        let directory = Arc::new(Directory::to_be_made(of, Some(above.clone())));
+        if directory.attributes.reached.is_chosen() {
+            self.made(&directory)?;
+        }
+        Ok(directory)
     }
 
-    fn make_directory(
-        &self,
-        parent: &OwnedFd,
-        name: &CStr,
-        attributes: Attributes,
-        above: Option<Arc<Directory>>,
-    ) -> Outcome<Directory> {
+    /// Opens a directory, and makes it first, with those above it, if that was not done yet. Only the walk calls this.
+    fn made(&self, directory: &Arc<Directory>) -> Outcome<Arc<OwnedFd>> {
+        let above = std::iter::successors(Some(directory), |directory| directory.above.as_ref());
+        let missing: Vec<&Arc<Directory>> = above.take_while(|directory| !directory.is_made()).collect();
+        for directory in missing.into_iter().rev() {
+            match &directory.above {
+                Some(above) => {
+                    let to = above.open(&self.descriptors).map_err(writing(CANNOT_OPEN))?;
+                    self.make_directory(&to, directory)?;
+                }
+                // An existing directory is left alone.
+                None => self.make_top(directory).map_err(|trouble| {
+                    self.tally.note_top(Err(trouble), &directory.name);
+                    Trouble::All(TransferError::Interrupted)
+                })?,
+            }
+        }
+        directory.open(&self.descriptors).map_err(writing(CANNOT_OPEN))
+    }
+
+    fn make_top(&self, top: &Directory) -> Outcome<()> {
+        self.make_directory(self.to, top)?;
+        let to = top.open(&self.descriptors).map_err(writing(CANNOT_OPEN))?;
+        let [above, made] = [rustix::fs::fstat(self.to), rustix::fs::fstat(&to)];
+        let cannot_look = || writing("cannot look at the directory");
+        if !disk::is_own(&above.map_err(cannot_look())?, &made.map_err(cannot_look())?) {
+            return Err(Trouble::One(
+                "somebody else may have put another directory there: choose a place that nobody else may write to"
+                    .to_owned(),
+            ));
+        }
+        let from_top = to.try_clone().map_err(|error| Trouble::One(error.to_string()))?;
+        self.top.get_or_init(|| from_top);
+        let cleared = Place::Open(to.as_fd()).clear_inherited();
+        let cleared = cleared.and_then(|()| rustix::fs::fchmod(&to, PRIVATE_DIRECTORY));
+        cleared.map_err(writing("cannot take inherited access lists away"))
+    }
+
+    fn make_directory(&self, parent: &OwnedFd, directory: &Directory) -> Outcome<()> {
+        let name = directory.name.as_c_str();
         rustix::fs::mkdirat(parent, name, PRIVATE_DIRECTORY).map_err(writing("cannot make the directory"))?;
         let to = open_at(parent, name).map_err(writing(CANNOT_OPEN))?;
         let stat = rustix::fs::fstat(&to).map_err(writing("cannot look at the directory"))?;
         self.tally.directory();
-        let opened = (to, (stat.st_dev, stat.st_ino));
-        Ok(Directory::new((attributes.ino, name.to_owned(), attributes), above, opened, &self.descriptors))
+        directory.made((to, (stat.st_dev, stat.st_ino)), &self.descriptors);
+        Ok(())
     }
 
-    /// Hands over the entries of a directory and queues its directories.
-    fn list(&self, directory: &Arc<Directory>, ways: &mut Vec<(Arc<Directory>, Ino, CString)>, hand: Hand<'_, Batch>) {
-        let to = match directory.open(&self.descriptors).map_err(writing(CANNOT_OPEN)) {
-            Ok(to) => to,
-            Err(trouble) => return self.tally.note(Err(trouble), || directory.path(b"")),
-        };
+    /// Hands over the wanted entries of a directory and queues its directories that may hold some.
+    fn list(&self, directory: &Arc<Directory>, ways: &mut Vec<Way>, hand: Hand<'_, Batch>) {
+        self.listed.fetch_add(1, Ordering::Relaxed);
         let (first, mut after) = (ways.len(), 0);
         let mut listed = HashSet::new();
         loop {
@@ -134,7 +161,7 @@ impl Get<'_> {
             };
             let Some(last) = page.last() else { break };
             after = last.cookie;
-            let mut batch = Batch::of(directory, &to);
+            let mut batch: Option<Batch> = None;
             for entry in page {
                 // The kernel, which would refuse names that lead out of the tree, is not involved here.
                 let name = check_name(&entry.name).ok().and_then(|()| disk::c_name(&entry.name));
@@ -143,22 +170,33 @@ impl Get<'_> {
                     self.tally.problem(&directory.path(b""), format!("a name that none may have is left out: {shown}"));
                     continue;
                 };
-                if entry.kind == FileKind::Directory && !listed.insert(entry.ino) {
+                let is_directory = entry.kind == FileKind::Directory;
+                let judged = self.selection.judge(&directory.attributes.reached, name.to_bytes(), is_directory);
+                let Some(reached) = judged else { continue };
+                if is_directory && !listed.insert(entry.ino) {
                     self.tally.problem(&directory.path(name.to_bytes()), SECOND_NAME.to_owned());
                     continue;
                 }
-                if entry.kind == FileKind::Directory {
-                    ways.push((directory.clone(), entry.ino, name));
+                if is_directory {
+                    ways.push(Way { above: directory.clone(), ino: entry.ino, name, reached });
                     continue;
                 }
+                let batch = match &mut batch {
+                    Some(batch) => batch,
+                    none => match self.made(directory) {
+                        Ok(to) => none.insert(Batch::of(directory, &to)),
+                        Err(trouble) => return self.tally.note(Err(trouble), || directory.path(b"")),
+                    },
+                };
                 // Only an estimate: the copying thread reads the attributes again.
                 let size_bytes = self.service.attributes(entry.ino).map_or(0, |attributes| attributes.size_bytes);
                 batch.push(entry.ino, name, size_bytes);
                 if batch.is_full() {
-                    hand(std::mem::replace(&mut batch, Batch::of(directory, &to)));
+                    let next = Batch::of(directory, &batch.to);
+                    hand(std::mem::replace(batch, next));
                 }
             }
-            if !batch.entries.is_empty() {
+            if let Some(batch) = batch.filter(|batch| !batch.entries.is_empty()) {
                 hand(batch);
             }
         }
@@ -172,13 +210,18 @@ impl Get<'_> {
     fn leave(&self, directory: Arc<Directory>) {
         let (mut next, mut below) = (Some(directory), None::<Arc<OwnedFd>>);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {
+            // Nothing in it was wanted.
+            if !directory.is_made() {
+                next = directory.above;
+                continue;
+            }
             let path = || directory.path(b"");
             let opened = match &below {
                 Some(below) => directory.open_from(below, &self.descriptors),
                 None => directory.open(&self.descriptors),
             };
             let outcome = opened.map_err(writing(CANNOT_OPEN)).and_then(|to| {
-                let outcome = self.attributes(Place::Open(to.as_fd()), directory.attributes, true, &path);
+                let outcome = self.attributes(Place::Open(to.as_fd()), directory.attributes.attributes, true, &path);
                 below = Some(to);
                 outcome
             });

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dedupfs::transfer::{PutOptions, TransferError, TransferReport};
+use dedupfs::transfer::{Patterns, PutOptions, TransferError, TransferReport};
 use dedupfs::{EngineError, NoProgress, Pool};
 use dedupfs_service::{Errno, Handle, Ino, ROOT_INO};
 use dedupfs_sync::{thread, world};
@@ -578,7 +578,7 @@ impl Client {
         let name = format!("to{}", self.number);
         let to = self.world.scratch.join(&name);
         drop(std::fs::remove_dir_all(&to));
-        let report = self.pool.get(tree, (tree::descriptor(&self.world.scratch), name.as_bytes()), &NoProgress);
+        let report = self.pool.get(tree, (tree::descriptor(&self.world.scratch), name.as_bytes()), &Patterns::default(), &NoProgress);
         self.transferred("get", report)?;
         let seen = tree::on_disk(&to).expect("a copied tree can be read");
         assert!(seen == *content, "client {}: get copies another tree than the one that was put", self.number);

@@ -112,6 +112,10 @@ pub(crate) struct ListArgs {
     /// Mountpoint or pool, for all versions; or a directory in a mount, for those directly in it
     #[arg(value_name = "POOL|MNT|MNT/DIR")]
     pub(crate) target: PathBuf,
+    /// Also count the bytes that only this version holds: what its removal alone would free, before compression. Exact. Takes time for what
+    /// is unique in each version, and reads no content
+    #[arg(long)]
+    pub(crate) sizes: bool,
     /// Print the result as JSON, with whole fingerprints and sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,
@@ -253,6 +257,16 @@ pub(crate) enum SeriesCommand {
     Set(SeriesSetArgs),
     Show(SeriesShowArgs),
     Unset(SeriesUnsetArgs),
+}
+
+impl SeriesCommand {
+    pub(crate) fn wants_json(&self) -> bool {
+        match self {
+            Self::Set(args) => args.json,
+            Self::Show(args) => args.json,
+            Self::Unset(args) => args.json,
+        }
+    }
 }
 
 /// Gives a directory rules in place of those that it has: `dedupfs series set MNT/web1 --keep-daily 7 --keep-weekly 4`.

@@ -22,8 +22,10 @@ pub(crate) fn run(args: &FsckArgs) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
     if args.trial_recovery {
         let made = trial::run(&target.pool, args.scratch.as_deref(), args.memory, &Bars::default())?;
-        if let Some(made) = &made {
-            exit::print_as(args.json, made, report::trial)?;
+        match &made {
+            Some(made) => exit::print_message(args.json, "trial_recovery", made, report::trial)?,
+            None if args.json => exit::print_error(exit::FSCK_ENDED_EARLY, "ended early: no trial recovery was made")?,
+            None => {}
         }
         return Ok(trial::code(made.as_ref()));
     }
@@ -94,7 +96,11 @@ fn repair(args: &FsckArgs) -> Result<u8, Failure> {
         exit::print(&report::repair_plan(&planned.plan))?;
     }
     if !args.yes && !confirm::ask("Make these changes?")? {
-        exit::print("nothing was changed\n")?;
+        if args.json {
+            exit::print_error(exit::FSCK_UNCORRECTED, "nothing was changed")?;
+        } else {
+            exit::print("nothing was changed\n")?;
+        }
         return Ok(exit::FSCK_UNCORRECTED);
     }
     conclude(args, &run(&RepairOptions { apply: true, ..plan })?)

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Gc) -> Result<u8, Failure> {
         }
     };
     drop(bars);
-    exit::print(&if args.json { report::json_line("summary", &result)? } else { report::reclaim(&result) })?;
+    exit::print_message(args.json, "gc", &result, report::reclaim)?;
     Ok(code(result.stopped, interrupt::exit_code()))
 }
 
@@ -91,6 +91,16 @@ fn order(args: &Gc, pool: &Path) -> Result<u8, Failure> {
     } else {
         client.pause_reclaim(args.pause)?;
     }
+    exit::print_done(
+        args.json,
+        if args.stop {
+            "gc --stop"
+        } else if args.pause {
+            "gc --pause"
+        } else {
+            "gc --resume"
+        },
+    )?;
     Ok(exit::OK)
 }
 
@@ -99,7 +109,7 @@ fn status(args: &Gc, pool: &Path) -> Result<u8, Failure> {
         Access::Daemon(mut client) => client.reclaim_status()?,
         Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.reclaim_status()))?,
     };
-    exit::print(&if args.json { report::json_line("reclaiming", &status)? } else { report::reclaim_status(&status) })?;
+    exit::print_message(args.json, "gc_status", &status, report::reclaim_status)?;
     Ok(exit::OK)
 }
 

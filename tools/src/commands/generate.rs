@@ -40,6 +40,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<u8, Failure> {
             in_directory(directory, |directory| completions(shell, directory))?;
         }
     }
+    exit::print_done(args.json, "generate")?;
     Ok(exit::OK)
 }
 
@@ -140,7 +141,7 @@ mod tests {
     fn every_program_command_and_helper_has_a_page() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
-        run(&GenerateArgs { man: Some(root.join("man")), bash: None, zsh: None, fish: None }).unwrap();
+        run(&GenerateArgs { man: Some(root.join("man")), bash: None, zsh: None, fish: None, json: false }).unwrap();
         let page = |name: &str| fs::read_to_string(root.join(format!("man/{name}.8"))).unwrap();
         let commands = Dedupfs::command();
         let commands = commands.get_subcommands().filter(|command| !command.is_hide_set());
@@ -184,7 +185,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let of = |shell: &str| Some(root.join(shell));
-        run(&GenerateArgs { man: None, bash: of("bash"), zsh: of("zsh"), fish: of("fish") }).unwrap();
+        run(&GenerateArgs { man: None, bash: of("bash"), zsh: of("zsh"), fish: of("fish"), json: false }).unwrap();
         for program in programs() {
             let name = program.get_name();
             for file in [format!("bash/{name}"), format!("zsh/_{name}"), format!("fish/{name}.fish")] {

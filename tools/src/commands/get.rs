@@ -5,12 +5,16 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 
 use dedupfs::Progress as _;
+use dedupfs::transfer::Patterns;
 
 use crate::args::GetArgs;
 use crate::control::{Failure, FailureKind, GetRequest};
 use crate::inside::{self, NewName};
 use crate::interrupt;
 use crate::progress::Bars;
+
+/// Most bytes of all patterns: a request is bounded.
+const PATTERNS_BYTES_MAX: usize = 16 * 1024;
 
 pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
     let (source, destination) = (args.source.display(), args.destination.display());
@@ -28,7 +32,16 @@ pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
     }
     // Writes back changes in mapped files, which only the kernel knows.
     let _as_far_as_it_goes = rustix::fs::syncfs(&from);
-    let request = GetRequest { ino: place.ino, name: to.name.as_bytes().to_vec() };
+    let patterns = Patterns { include: args.include.clone(), exclude: args.exclude.clone() };
+    let pattern_bytes: usize = patterns.include.iter().chain(&patterns.exclude).map(String::len).sum();
+    if pattern_bytes > PATTERNS_BYTES_MAX {
+        return Err(FailureKind::Usage.because(format!("more than {PATTERNS_BYTES_MAX} bytes of patterns")));
+    }
+    if pattern_bytes > 0 && !metadata.is_dir() {
+        let why = format!("{source} is a file: --include and --exclude choose parts of a directory");
+        return Err(FailureKind::Usage.because(why));
+    }
+    let request = GetRequest { ino: place.ino, name: to.name.as_bytes().to_vec(), patterns };
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let mut daemon = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?;
@@ -45,5 +58,5 @@ pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
         failure.and(&left)
     })?;
     bars.finish();
-    inside::conclude(&report, args.json)
+    inside::conclude("get", &report, args.json)
 }

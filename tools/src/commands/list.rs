@@ -1,26 +1,38 @@
 //! `dedupfs list`: the versions of a pool, or of one directory.
 
-use dedupfs::{VersionInfo, is_frozen};
+use std::collections::HashMap;
+
+use dedupfs::{Progress as _, VersionInfo, WouldFree, is_frozen};
 use dedupfs_service::ROOT_INO;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use crate::access::{self, Access};
 use crate::args::versions::ListArgs;
-use crate::control::{Failure, FailureKind};
-use crate::report::versions::Totals;
+use crate::control::{ControlClient, Failure, FailureKind};
+use crate::progress::Bars;
+use crate::report::versions::{ListedVersion, Totals};
 use crate::versions::Directory;
-use crate::{exit, report, target};
+use crate::{exit, interrupt, report, target};
 
 #[derive(Serialize)]
 struct Listed {
-    versions: Vec<VersionInfo>,
+    versions: Vec<ListedVersion>,
     totals: Totals,
 }
 
+type Sizes = Vec<(u64, WouldFree)>;
+
 pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
     let shown = args.target.display();
-    let (versions, is_whole) = match Directory::if_mounted(&args.target)? {
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let ask = |daemon: &mut ControlClient, only| -> Result<(Vec<VersionInfo>, Sizes), Failure> {
+        let versions = daemon.versions(only)?;
+        let sizes = if args.sizes { daemon.version_sizes(only, &progress)? } else { Sizes::new() };
+        Ok((versions, sizes))
+    };
+    let ((versions, sizes), is_whole) = match Directory::if_mounted(&args.target)? {
         Some(directory) if is_frozen(directory.place.ino) => {
             return Err(FailureKind::Usage.because(format!(
                 "{shown} is a version, or lies in one: name the directory that holds versions, the mount or the pool"
@@ -28,20 +40,33 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
         }
         Some(directory) => {
             let only = (directory.place.ino != ROOT_INO).then_some(directory.place.ino);
-            (directory.daemon()?.versions(only)?, only.is_none())
+            (ask(&mut directory.daemon()?, only)?, only.is_none())
         }
         None => {
             let target = target::resolve(&args.target)?;
-            let versions = match access::reach(&target.pool, &access::to_read("dedupfs list"))? {
-                Access::Daemon(mut daemon) => daemon.versions(None)?,
-                Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.versions(None)?))?,
+            let asked = match access::reach(&target.pool, &access::to_read("dedupfs list"))? {
+                Access::Daemon(mut daemon) => ask(&mut daemon, None)?,
+                Access::Local(pool) => access::with_local(&pool, |pool| {
+                    let versions = pool.versions(None)?;
+                    let sizes = if args.sizes { pool.version_sizes(None, &progress)? } else { Sizes::new() };
+                    Ok((versions, sizes))
+                })?,
             };
-            (versions, true)
+            (asked, true)
         }
     };
-    let listed = Listed { totals: Totals::of(&versions), versions };
-    let text =
-        |listed: &Listed| report::versions::list(&listed.versions, is_whole, &shown.to_string(), &TimeZone::system());
+    if progress.is_cancelled() {
+        return Err(Failure::failed("interrupted"));
+    }
+    bars.finish();
+    let totals = Totals::of(&versions);
+    let mut sizes: HashMap<u64, WouldFree> = sizes.into_iter().collect();
+    let with_size = |info: VersionInfo| ListedVersion { only_here: sizes.remove(&info.ino), info };
+    let listed = Listed { totals, versions: versions.into_iter().map(with_size).collect() };
+    let text = |listed: &Listed| {
+        let how = (is_whole, args.sizes);
+        report::versions::list(&listed.versions, how, &shown.to_string(), &TimeZone::system())
+    };
     exit::print_message(args.json, "list", &listed, text)?;
     Ok(exit::OK)
 }

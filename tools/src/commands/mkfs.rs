@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use dedupfs::{NoProgress, format};
 use dedupfs_store::superblock::{PoolProperties, Role};
 
+use serde_json::json;
+
 use crate::args::MkfsArgs;
 use crate::control::{Failure, FailureKind};
 use crate::{access, exit, size, target};
@@ -38,18 +40,31 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<u8, Failure> {
             let failure = Failure::from(error).usage_as(FailureKind::Failed);
             failure.while_trying(&format!("cannot format {}", args.pool.display()))
         })?;
-    exit::print(&format!(
-        "formatted pool {pool} in {}{}\n  chunks of {} by {}, named by {}, compression {}, containers of {}\n  mount it \
+    let made = json!({
+        "pool": args.pool.display().to_string(),
+        "data": data.map(|data| data.display().to_string()),
+        "uuid": pool.to_string(),
+        "chunk_size_bytes": args.chunk_size,
+        "chunker": args.chunker.to_string(),
+        "fingerprint": args.fingerprint.to_string(),
+        "compression": args.compression.to_string(),
+        "container_bytes": args.container_size,
+    });
+    let text = || {
+        format!(
+            "formatted pool {pool} in {}{}\n  chunks of {} by {}, named by {}, compression {}, containers of {}\n  mount it \
          with: dedupfs mount {} MNT\n",
-        args.pool.display(),
-        data.map(|data| format!(", content in {}", data.display())).unwrap_or_default(),
-        size::show(u64::from(args.chunk_size)),
-        args.chunker,
-        args.fingerprint,
-        args.compression,
-        size::show(u64::from(args.container_size)),
-        quoted(&args.pool),
-    ))?;
+            args.pool.display(),
+            data.map(|data| format!(", content in {}", data.display())).unwrap_or_default(),
+            size::show(u64::from(args.chunk_size)),
+            args.chunker,
+            args.fingerprint,
+            args.compression,
+            size::show(u64::from(args.container_size)),
+            quoted(&args.pool),
+        )
+    };
+    exit::print_message(args.json, "mkfs", &made, |_| text())?;
     if data.is_some_and(|data| lies_inside(data, &args.pool)) {
         let _ = writeln!(
             std::io::stderr(),

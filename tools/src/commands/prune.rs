@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use dedupfs::retention::{Candidate, Decision, Percent, Rules, State, decide, removable_for_space};
-use dedupfs::{Progress as _, VersionInfo};
+use dedupfs::{Progress as _, VersionInfo, WouldFree};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use rustix::fs::Dir;
@@ -22,6 +22,9 @@ use crate::progress::Bars;
 use crate::report::versions::{Pruned, PrunedVersion};
 use crate::versions::{Directory, check_rules};
 use crate::{exit, hidden, interrupt, report};
+
+/// Most versions whose bytes a plan counts: a request is bounded.
+const COUNTED_MAX: usize = 2000;
 
 pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
     let rules = args.rules.rules().map(check_rules).transpose()?;
@@ -46,7 +49,9 @@ pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
         for_space: rules.free_until.map(|_| for_space(&versions, &decisions)).unwrap_or_default(),
         ..Pruned::default()
     };
-    if !args.dry_run {
+    if args.dry_run {
+        result.would_free = would_free(&versions, &decisions, &mut daemon)?;
+    } else {
         // Told before anything is removed.
         if !args.json {
             exit::print(&report::versions::decisions(&result))?;
@@ -73,6 +78,27 @@ fn of_series(args: &PruneArgs, directory: &Directory, daemon: &mut ControlClient
              --keep-daily 7`"
         ))
     })
+}
+
+/// Returns what the versions that go would free together. A plan counts also without that.
+fn would_free(
+    versions: &[VersionInfo],
+    decisions: &[Decision],
+    daemon: &mut ControlClient,
+) -> Result<Option<WouldFree>, Failure> {
+    let both = versions.iter().zip(decisions);
+    let going: Vec<u64> = both.filter(|(_, decision)| !decision.keep).map(|(version, _)| version.ino).collect();
+    if going.is_empty() || going.len() > COUNTED_MAX {
+        return Ok(None);
+    }
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let told = daemon.would_free(going, &progress);
+    if progress.is_cancelled() {
+        return Err(Failure::failed("interrupted"));
+    }
+    bars.finish();
+    Ok(told.inspect_err(|failure| exit::tell(&format!("dedupfs: cannot tell what that would free: {failure}\n"))).ok())
 }
 
 /// The number is the place in the list.

@@ -46,12 +46,19 @@ pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
             origin.iter().for_each(|origin| hidden::remove_superseded(&to.directory, origin));
         }
     }
-    inside::conclude(&copied?, args.json)
+    inside::conclude("put", &copied?, args.json)
 }
 
 /// Returns how to make a version; `None` if a live tree is to be made. A file alone is always live.
 fn version_options(args: &PutArgs, source: &Metadata, place: &Inside) -> Result<Option<VersionOptions>, Failure> {
-    if args.live || !source.is_dir() {
+    if args.live {
+        return Ok(None);
+    }
+    if !source.is_dir() {
+        let shown = args.destination.display();
+        exit::tell(&format!(
+            "dedupfs: {shown} becomes a live file, which can be changed: only directories become versions (--live leaves this note out)\n"
+        ));
         return Ok(None);
     }
     if !rustix::process::geteuid().is_root() && !is_open_to_its_owner(source) {

@@ -32,6 +32,9 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<u8, Failure> {
         return Err(FailureKind::PoolInUse.because(message));
     }
     if args.force && !args.yes && !confirm::ask_at_terminal(&question(&pool, &data))? {
+        if args.json {
+            return Err(Failure::failed("nothing was changed"));
+        }
         exit::print("nothing was changed\n")?;
         return Ok(exit::FAILED);
     }
@@ -44,7 +47,9 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<u8, Failure> {
         let failure = Failure::from(error).usage_as(FailureKind::NotAPool);
         failure.while_trying(&format!("cannot recover {}", args.pool.display()))
     })?;
-    exit::print_as(args.json, &recovered, |recovered| report::recovered(recovered, age(recovered.restored.time_secs)))?;
+    exit::print_message(args.json, "recover", &recovered, |recovered| {
+        report::recovered(recovered, age(recovered.restored.time_secs))
+    })?;
     Ok(exit::OK)
 }
 

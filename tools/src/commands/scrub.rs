@@ -32,6 +32,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<u8, Failure> {
         if !status.running && !status.in_trial {
             return Err(Failure::failed("nothing scrubs this pool"));
         }
+        exit::print_done(args.json, "scrub --stop")?;
         return Ok(exit::OK);
     }
     if args.status
@@ -124,6 +125,6 @@ fn tell_of_another(pool: &Path, holder: &str, json: bool) -> Result<u8, Failure>
 }
 
 fn tell(status: &ScrubStatus, json: bool) -> Result<u8, Failure> {
-    exit::print_as(json, status, report::scrub_status)?;
+    exit::print_message(json, "scrub_status", status, report::scrub_status)?;
     Ok(exit::OK)
 }

@@ -25,9 +25,9 @@ impl Series {
 
 pub(crate) fn run(args: &SeriesArgs) -> Result<u8, Failure> {
     match &args.command {
-        SeriesCommand::Set(args) => exit::also_as_json(args.json, set(args)),
-        SeriesCommand::Show(args) => exit::also_as_json(args.json, show(&args.directory, args.json)),
-        SeriesCommand::Unset(args) => exit::also_as_json(args.json, unset(&args.directory, args.json)),
+        SeriesCommand::Set(args) => set(args),
+        SeriesCommand::Show(args) => show(&args.directory, args.json),
+        SeriesCommand::Unset(args) => unset(&args.directory, args.json),
     }
 }
 

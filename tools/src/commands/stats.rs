@@ -4,7 +4,8 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use dedupfs::Progress as _;
+use dedupfs::{Progress as _, TreeStats};
+use serde::Serialize;
 
 use crate::access::{self, Access};
 use crate::args::Stats;
@@ -12,18 +13,44 @@ use crate::control::{Failure, FailureKind};
 use crate::inside::{self, Inside};
 use crate::progress::Bars;
 use crate::report::{self, Source};
+use crate::versions::Directory;
 use crate::{exit, interrupt, target};
 
 pub(crate) fn run(args: &Stats) -> Result<u8, Failure> {
+    if let Some(path) = &args.tree {
+        return tree(path, args.json);
+    }
     let Some(target) = &args.target else {
-        return exit::also_as_json(args.json, would_free(&args.would_free, args.json));
+        return would_free(&args.would_free, args.json);
     };
     let target = target::resolve(target)?;
     let (stats, source) = match access::reach(&target.pool, &access::to_read("dedupfs-stats"))? {
         Access::Daemon(mut client) => (client.stats()?, Source::Daemon),
         Access::Local(pool) => (access::with_local(&pool, |pool| Ok(pool.stats()?))?, Source::Files),
     };
-    exit::print_as(args.json, &stats, |stats| report::stats(stats, source))?;
+    exit::print_message(args.json, "stats", &stats, |stats| report::stats(stats, source))?;
+    Ok(exit::OK)
+}
+
+/// What a tree holds, with its path.
+#[derive(Serialize)]
+struct Tree {
+    path: String,
+    #[serde(flatten)]
+    stats: TreeStats,
+}
+
+fn tree(path: &Path, json: bool) -> Result<u8, Failure> {
+    let directory = Directory::open_any(path)?;
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let stats = directory.daemon()?.tree_stats(directory.place.ino, &progress)?;
+    if progress.is_cancelled() {
+        return Err(Failure::failed("interrupted"));
+    }
+    bars.finish();
+    let tree = Tree { path: path.display().to_string(), stats };
+    exit::print_message(json, "tree", &tree, |tree| report::versions::tree(&tree.path, &tree.stats))?;
     Ok(exit::OK)
 }
 

@@ -32,5 +32,6 @@ pub(crate) fn run(args: &SyncArgs) -> Result<u8, Failure> {
             )));
         }
     }
+    exit::print_done(args.json, "sync")?;
     Ok(exit::OK)
 }

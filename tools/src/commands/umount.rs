@@ -38,6 +38,7 @@ pub(crate) enum How {
 
 pub(crate) fn run(args: &UmountArgs) -> Result<u8, Failure> {
     unmount(&args.mountpoint, if args.lazy { How::LazyAndWait } else { How::InOrder })?;
+    exit::print_done(args.json, "umount")?;
     Ok(exit::OK)
 }
 

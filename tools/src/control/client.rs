@@ -12,7 +12,9 @@ use dedupfs::retention::Rules;
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::stats::PoolStats;
 use dedupfs::transfer::{ThawReport, TransferReport};
-use dedupfs::{DifferencePage, HistoryRow, NoProgress, Progress, TrialReport, VersionInfo, VersionReport, WouldFree};
+use dedupfs::{
+    DifferencePage, HistoryRow, NoProgress, Progress, TreeStats, TrialReport, VersionInfo, VersionReport, WouldFree,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Uid, pidfd_open};
 use serde::de::DeserializeOwned;
@@ -229,6 +231,20 @@ impl ControlClient {
     /// Returns what removing these inodes, with everything below them, would free.
     pub(crate) fn would_free(&mut self, inos: Vec<u64>, progress: &dyn Progress) -> Result<WouldFree, Failure> {
         self.ask(&Request::WouldFree(inos), progress)
+    }
+
+    /// Returns what a directory holds.
+    pub(crate) fn tree_stats(&mut self, directory: u64, progress: &dyn Progress) -> Result<TreeStats, Failure> {
+        self.ask(&Request::TreeStats(directory), progress)
+    }
+
+    /// Returns what the removal of each version in a directory, or of the pool, would free alone.
+    pub(crate) fn version_sizes(
+        &mut self,
+        directory: Option<u64>,
+        progress: &dyn Progress,
+    ) -> Result<Vec<(u64, WouldFree)>, Failure> {
+        self.ask(&Request::VersionSizes(directory), progress)
     }
 
     /// Returns the versions in a directory, or all of the pool.

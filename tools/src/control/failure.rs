@@ -106,9 +106,11 @@ impl From<TransferError> for Failure {
             TransferError::Disk { error: ref cause, .. } if lacks_room(cause) => {
                 FailureKind::NoSpace.because(error.to_string())
             }
-            TransferError::Disk { .. } | TransferError::Top(_) | TransferError::Interrupted => {
-                Self::failed(error.to_string())
-            }
+            TransferError::Pattern { .. } => FailureKind::Usage.because(error.to_string()),
+            TransferError::Disk { .. }
+            | TransferError::NothingChosen
+            | TransferError::Top(_)
+            | TransferError::Interrupted => Self::failed(error.to_string()),
         }
     }
 }

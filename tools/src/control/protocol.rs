@@ -7,7 +7,7 @@ use dedupfs::Origin;
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::scrub::ScrubOptions;
-use dedupfs::transfer::PutOptions;
+use dedupfs::transfer::{Patterns, PutOptions};
 use dedupfs_service::Ino;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -41,6 +41,9 @@ pub(crate) struct PutRequest {
 pub(crate) struct GetRequest {
     pub(crate) ino: Ino,
     pub(crate) name: Vec<u8>,
+    /// What is copied of a directory.
+    #[serde(default)]
+    pub(crate) patterns: Patterns,
 }
 
 /// A version to be made of a live directory.
@@ -105,8 +108,12 @@ pub(crate) enum Request {
     },
     /// Returns what removing these would free: [`WouldFree`](dedupfs::WouldFree).
     WouldFree(Vec<Ino>),
+    /// Returns what a directory holds: [`TreeStats`](dedupfs::TreeStats).
+    TreeStats(Ino),
     /// Returns the versions in a directory, or all: a list of [`VersionInfo`](dedupfs::VersionInfo).
     Versions(Option<Ino>),
+    /// Returns for each of these versions its inode number and what its removal alone would free.
+    VersionSizes(Option<Ino>),
     /// Returns a page of the difference of two frozen directories: [`DifferencePage`](dedupfs::DifferencePage).
     Difference {
         directories: [Ino; 2],
@@ -224,7 +231,13 @@ mod tests {
             Request::StopReclaim,
             Request::PauseReclaim(true),
             Request::Put(PutRequest { into: 7, name: b"\xff\n".to_vec(), options: PutOptions::default() }),
-            Request::Get(GetRequest { ino: 9, name: b"name".to_vec() }),
+            Request::Get(GetRequest {
+                ino: 9,
+                name: b"name".to_vec(),
+                patterns: Patterns { include: vec!["a*".to_owned()], exclude: Vec::new() },
+            }),
+            Request::TreeStats(1 << 36),
+            Request::VersionSizes(Some(7)),
             Request::Snapshot(SnapshotRequest {
                 source: 3,
                 into: 7,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dedupfs::NoProgress;
 use dedupfs::reclaim::{ReclaimOptions, ReclaimStatus};
 use dedupfs::socket::SOCKET_NAME;
-use dedupfs::transfer::{PutOptions, TransferReport};
+use dedupfs::transfer::{Patterns, PutOptions, TransferReport};
 
 use super::super::protocol::{Envelope, PROTOCOL_VERSION};
 use super::super::{ControlClient, FailureKind, GetRequest, PutRequest};
@@ -338,7 +338,7 @@ fn who_wants_no_more_ends_what_is_copied() {
     let server = start(root.path(), target.clone()).unwrap();
     let directory = std::fs::File::open(root.path()).unwrap();
     let mut client = ControlClient::connect(root.path()).unwrap().unwrap();
-    let request = GetRequest { ino: 1, name: b"name".to_vec() };
+    let request = GetRequest { ino: 1, name: b"name".to_vec(), patterns: Patterns::default() };
     let failure = client.get(request, directory.as_fd(), &Impatient::default()).unwrap_err();
     assert_eq!(failure.message, "interrupted");
     assert!(server.finish(Duration::from_secs(10)));

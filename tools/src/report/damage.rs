@@ -8,7 +8,7 @@ use dedupfs::export::ExportCheck;
 use dedupfs::repair::RepairReport;
 use dedupfs::scrub::{ScrubReport, ScrubStatus};
 
-use super::{DOUBT, check, json, list};
+use super::{DOUBT, check, json, list, message};
 use crate::control::Failure;
 use crate::size::show;
 use crate::time;
@@ -35,7 +35,7 @@ pub(crate) fn repaired(report: &RepairReport) -> String {
 }
 
 pub(crate) fn repair_json(report: &RepairReport) -> Result<String, Failure> {
-    json(&json!({ "repaired": report.plan, "check": report.check, "rebuilt": report.rebuilt }))
+    message("repair", &json!({ "repaired": report.plan, "check": report.check, "rebuilt": report.rebuilt }))
 }
 
 /// The result of `dedupfs scrub --json`: the scrub, and its trial recovery if one was made.
@@ -45,7 +45,7 @@ pub(crate) fn scrub_json(report: &ScrubReport, trial: Option<&TrialReport>) -> R
     if let Some(trial) = trial {
         both["trial_recovery"] = json!(trial);
     }
-    json(&both)
+    message("scrub", &both)
 }
 
 pub(crate) fn trial(report: &TrialReport) -> String {
@@ -286,7 +286,7 @@ mod tests {
         let report = ScrubReport { finished: true, repaired_nodes: 3, ..ScrubReport::default() };
         let text = scrub(&report);
         assert!(text.contains("repaired: 3 recipe nodes were bad") && text.ends_with("sound\n"), "{text}");
-        assert!(scrub_json(&report, None).unwrap().contains("\"repaired_nodes\": 3"));
+        assert!(scrub_json(&report, None).unwrap().contains("\"repaired_nodes\":3"));
     }
 
     #[test]

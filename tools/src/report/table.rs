@@ -1,15 +1,15 @@
 //! Tables in columns for people.
 
 /// Rows of as many cells as there are titles.
-pub(super) struct Table<const COLUMNS: usize>(Vec<[String; COLUMNS]>);
+pub(super) struct Table(Vec<Vec<String>>);
 
-impl<const COLUMNS: usize> Table<COLUMNS> {
-    pub(super) fn new(titles: &[&str; COLUMNS]) -> Self {
-        Self(vec![titles.map(str::to_owned)])
+impl Table {
+    pub(super) fn new(titles: &[&str]) -> Self {
+        Self(vec![titles.iter().map(|title| (*title).to_owned()).collect()])
     }
 
-    pub(super) fn row(&mut self, cells: [String; COLUMNS]) {
-        self.0.push(cells);
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.0.push(cells.into_iter().collect());
     }
 
     /// Formats all rows, two spaces between columns. Columns at the places `right` are numbers: their cells end below each other.
@@ -18,7 +18,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
             let cells = self.0.iter().filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..COLUMNS).map(width).collect();
+        let widths: Vec<usize> = (0..self.0.first().map_or(0, Vec::len)).map(width).collect();
         let mut text = String::new();
         for row in &self.0 {
             let cells =

@@ -44,6 +44,9 @@ pub(crate) fn transfer(report: &TransferReport) -> String {
     let rate = report.content_bytes.saturating_mul(1000).checked_div(report.elapsed_ms).unwrap_or(0);
     let took = duration::show(report.elapsed_ms);
     let _ = writeln!(text, "copied {} in {took}, {}/s", counts.join(", "), show(rate));
+    if let Some(searched) = report.searched_directories {
+        let _ = writeln!(text, "searched {searched} directories");
+    }
     if let Some(version) = &report.version {
         text.push_str(&of_version(version));
     }

@@ -4,12 +4,13 @@ use std::fmt::Write as _;
 
 use dedupfs::retention::Decision;
 use dedupfs::transfer::ThawReport;
-use dedupfs::{VersionInfo, VersionReport, WouldFree};
+use dedupfs::{TreeStats, VersionInfo, VersionReport, WouldFree};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde::Serialize;
 
 use super::table::Table;
+use super::{Lines, exact, ratio};
 use crate::args::versions::TimeOf;
 use crate::commands::forget::Forgotten;
 use crate::commands::freeze::{Frozen, FrozenDirectory};
@@ -65,7 +66,6 @@ pub(crate) fn frozen_sum(result: &Frozen) -> String {
 
 pub(crate) fn would_free(told: &WouldFree) -> String {
     let WouldFree { chunks, chunk_bytes, nodes, node_bytes, disk_bytes_estimate } = told;
-    let exact = |bytes: u64| format!("{} ({bytes} bytes)", show(bytes));
     format!(
         "removing this frees {chunks} chunks, {}, and {nodes} nodes, {}, before compression\n\
          on the disks about {}, when `dedupfs-gc` has run\n",
@@ -73,6 +73,44 @@ pub(crate) fn would_free(told: &WouldFree) -> String {
         exact(*node_bytes),
         show(*disk_bytes_estimate)
     )
+}
+
+/// Tells what a tree holds.
+pub(crate) fn tree(path: &str, stats: &TreeStats) -> String {
+    let TreeStats { frozen, fingerprint, files, directories, others, further_names, .. } = stats;
+    let TreeStats { logical_bytes, data_bytes, stored, only_here, .. } = stats;
+    let kind = if *frozen { "frozen" } else { "live" };
+    let mut lines = Lines(String::new());
+    lines.heading(&format!("{} ({kind})", plain(path)));
+    let further = format!("others {others}, further names of files {further_names}");
+    lines.line("files", format!("{files}, directories {directories}, {further}"));
+    lines.line("logical", exact(*logical_bytes));
+    lines.line("  without holes", exact(*data_bytes));
+    let of = |told: &WouldFree| {
+        let WouldFree { chunks, chunk_bytes, nodes, node_bytes, disk_bytes_estimate } = told;
+        let disk = show(*disk_bytes_estimate);
+        format!(
+            "{chunks} chunks, {}, and {nodes} nodes, {}; about {disk} on the disks",
+            exact(*chunk_bytes),
+            exact(*node_bytes)
+        )
+    };
+    lines.line("stored", of(stored));
+    lines.line("  only here", of(only_here));
+    let shared = WouldFree {
+        chunks: stored.chunks.saturating_sub(only_here.chunks),
+        chunk_bytes: stored.chunk_bytes.saturating_sub(only_here.chunk_bytes),
+        nodes: stored.nodes.saturating_sub(only_here.nodes),
+        node_bytes: stored.node_bytes.saturating_sub(only_here.node_bytes),
+        disk_bytes_estimate: stored.disk_bytes_estimate.saturating_sub(only_here.disk_bytes_estimate),
+    };
+    lines.line("  shared", of(&shared));
+    let within = if stored.chunk_bytes == 0 { 0.0 } else { *data_bytes as f64 / stored.chunk_bytes as f64 };
+    lines.line("deduplication within", ratio(within));
+    if let Some(fingerprint) = fingerprint {
+        lines.line("fingerprint", fingerprint);
+    }
+    lines.0
 }
 
 /// Warns of files that became several.
@@ -104,6 +142,22 @@ fn plural(count: usize) -> &'static str {
     if count == 1 { "version" } else { "versions" }
 }
 
+/// A version, with what its removal alone would free, if that was asked for.
+#[derive(Serialize)]
+pub(crate) struct ListedVersion {
+    #[serde(flatten)]
+    pub(crate) info: VersionInfo,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) only_here: Option<WouldFree>,
+}
+
+impl ListedVersion {
+    /// Bytes of chunks and nodes that only it holds.
+    fn only_here(&self) -> Option<u64> {
+        self.only_here.as_ref().map(|told| told.chunk_bytes.saturating_add(told.node_bytes))
+    }
+}
+
 /// Sums over the listed versions.
 #[derive(Serialize)]
 pub(crate) struct Totals {
@@ -114,8 +168,9 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    pub(crate) fn of(versions: &[VersionInfo]) -> Self {
-        let sum = |of: fn(&VersionInfo) -> u64| versions.iter().map(of).fold(0, u64::saturating_add);
+    pub(crate) fn of<'a>(versions: impl IntoIterator<Item = &'a VersionInfo>) -> Self {
+        let versions: Vec<&VersionInfo> = versions.into_iter().collect();
+        let sum = |of: fn(&VersionInfo) -> u64| versions.iter().map(|version| of(version)).fold(0, u64::saturating_add);
         Self {
             count: versions.len(),
             files: sum(|version| version.files),
@@ -158,12 +213,17 @@ pub(super) fn plain(text: &str) -> String {
 }
 
 /// Lists versions, grouped by their directories if they are those of a whole pool.
-pub(crate) fn list(versions: &[VersionInfo], is_whole: bool, target: &str, zone: &TimeZone) -> String {
+pub(crate) fn list(
+    versions: &[ListedVersion],
+    (is_whole, has_sizes): (bool, bool),
+    target: &str,
+    zone: &TimeZone,
+) -> String {
     if versions.is_empty() {
         let below = if is_whole { "/DIR" } else { "" };
         return format!("no versions in {target}: `dedupfs snapshot MNT/SOURCE {target}{below}/NAME` makes one\n");
     }
-    let mut directories: Vec<&str> = versions.iter().map(|version| version.directory.as_str()).collect();
+    let mut directories: Vec<&str> = versions.iter().map(|version| version.info.directory.as_str()).collect();
     directories.sort_unstable();
     directories.dedup();
     let mut text = String::new();
@@ -171,22 +231,29 @@ pub(crate) fn list(versions: &[VersionInfo], is_whole: bool, target: &str, zone:
         if is_whole {
             let _ = writeln!(text, "/{}", plain(directory));
         }
-        let of_directory = versions.iter().filter(|version| version.directory == directory);
-        text.push_str(&table(of_directory, zone));
+        let of_directory = versions.iter().filter(|version| version.info.directory == directory);
+        text.push_str(&table(of_directory, has_sizes, zone));
         text.push('\n');
     }
-    let Totals { count, files, logical_bytes, new_bytes } = Totals::of(versions);
+    let Totals { count, files, logical_bytes, new_bytes } = Totals::of(versions.iter().map(|version| &version.info));
     let _ =
         writeln!(text, "{count} {}, {files} files, {}, new {}", plural(count), show(logical_bytes), show(new_bytes));
+    if has_sizes {
+        text.push_str("only here: what removing this version alone frees, before compression; of several together: `dedupfs-stats --would-free`\n");
+    }
     text
 }
 
-fn table<'a>(versions: impl Iterator<Item = &'a VersionInfo>, zone: &TimeZone) -> String {
-    let mut table =
-        Table::new(&["name", "completed", "host", "source", "files", "size", "new", "marks", "fingerprint"]);
-    for version in versions {
+fn table<'a>(versions: impl Iterator<Item = &'a ListedVersion>, has_sizes: bool, zone: &TimeZone) -> String {
+    let mut heads = vec!["name", "completed", "host", "source", "files", "size", "new"];
+    let sizes = if has_sizes { &["only here"][..] } else { &[] };
+    heads.extend(sizes);
+    heads.extend(["marks", "fingerprint"]);
+    let mut table = Table::new(&heads);
+    for listed in versions {
+        let version = &listed.info;
         let digits = version.fingerprint.get(..FINGERPRINT_DIGITS).unwrap_or(&version.fingerprint);
-        table.row([
+        let mut row = vec![
             plain(&version.name),
             local(version.completed_secs, zone),
             plain(&version.host),
@@ -194,11 +261,12 @@ fn table<'a>(versions: impl Iterator<Item = &'a VersionInfo>, zone: &TimeZone) -
             version.files.to_string(),
             show(version.logical_bytes),
             show(version.new_bytes),
-            marks(version, zone),
-            digits.to_owned(),
-        ]);
+        ];
+        row.extend(has_sizes.then(|| listed.only_here().map_or_else(|| "-".to_owned(), show)));
+        row.extend([marks(version, zone), digits.to_owned()]);
+        table.row(row);
     }
-    table.show(&[4, 5, 6])
+    table.show(if has_sizes { &[4, 5, 6, 7] } else { &[4, 5, 6] })
 }
 
 /// The result of `dedupfs prune`.
@@ -211,6 +279,9 @@ pub(crate) struct Pruned {
     pub(crate) versions: Vec<PrunedVersion>,
     /// The kept versions that may go if the disk is too full, the oldest first.
     pub(crate) for_space: Vec<String>,
+    /// What the removed versions would free together, of a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) would_free: Option<WouldFree>,
     /// The used share of the disk at the end, with --free-until.
     pub(crate) used_percent: Option<u64>,
     /// Whether that is `enough`, still too `full`, or too full because of `others`' files.
@@ -271,6 +342,13 @@ pub(crate) fn pruned(result: &Pruned) -> String {
     if result.dry_run {
         let count = result.versions.iter().filter(|version| !version.keep).count();
         let _ = writeln!(text, "would remove {count} of {all} {} (nothing was changed)", plural(all));
+        if let Some(WouldFree { chunk_bytes, node_bytes, disk_bytes_estimate, .. }) = &result.would_free {
+            let (exact, on_disk) = (show(chunk_bytes.saturating_add(*node_bytes)), show(*disk_bytes_estimate));
+            let _ = writeln!(
+                text,
+                "together that frees {exact} before compression, about {on_disk} on the disks, when `dedupfs-gc` has run"
+            );
+        }
         if !result.for_space.is_empty() {
             let names: Vec<String> = result.for_space.iter().map(|name| plain(name)).collect();
             let _ = writeln!(text, "if the disk is still too full, these go too, in this order: {}", names.join(", "));
@@ -298,8 +376,8 @@ pub(crate) fn pruned(result: &Pruned) -> String {
 mod tests {
     use super::*;
 
-    fn version(name: &str, directory: &str) -> VersionInfo {
-        VersionInfo {
+    fn version(name: &str, directory: &str) -> ListedVersion {
+        let info = VersionInfo {
             name: name.to_owned(),
             directory: directory.to_owned(),
             completed_secs: 1_795_400_000,
@@ -310,15 +388,16 @@ mod tests {
             new_bytes: 1024,
             fingerprint: "0123456789abcdef".to_owned(),
             ..VersionInfo::default()
-        }
+        };
+        ListedVersion { info, only_here: None }
     }
 
     #[test]
     fn a_list_of_a_pool_is_grouped_by_directory() {
         let mut versions = [version("b", "web2"), version("a", "web1"), version("c", "web2")];
-        versions[2].problems = 2;
-        versions[2].incomplete = true;
-        let said = list(&versions, true, "/mnt", &TimeZone::UTC);
+        versions[2].info.problems = 2;
+        versions[2].info.incomplete = true;
+        let said = list(&versions, (true, false), "/mnt", &TimeZone::UTC);
         let expected = "\
 /web1
 name  completed                  host  source             files   size    new  marks  fingerprint
@@ -332,20 +411,54 @@ c     2026-11-23T02:13:20+00:00  web1  /mnt/web1/current      3  5 MiB  1 KiB  i
 3 versions, 9 files, 15 MiB, new 3 KiB
 ";
         assert_eq!(said, expected);
-        assert!(!list(&versions[..1], false, "/mnt/web2", &TimeZone::UTC).contains("/web2\n"));
+        assert!(!list(&versions[..1], (false, false), "/mnt/web2", &TimeZone::UTC).contains("/web2\n"));
+    }
+
+    #[test]
+    fn sizes_have_a_column_that_says_what_it_is() {
+        let mut versions = [version("a", "web1"), version("b", "web1")];
+        versions[0].only_here = Some(WouldFree { chunk_bytes: 1024, node_bytes: 1024, ..WouldFree::default() });
+        let said = list(&versions, (false, true), "/mnt/web1", &TimeZone::UTC);
+        let mut lines = said.lines();
+        assert!(lines.next().is_some_and(|head| head.contains("    new  only here  marks")), "{said}");
+        assert!(lines.next().is_some_and(|line| line.contains("1 KiB      2 KiB")), "{said}");
+        assert!(lines.next().is_some_and(|line| line.contains("1 KiB          -")), "{said}");
+        assert!(said.contains("only here: what removing"), "{said}");
+    }
+
+    #[test]
+    fn a_tree_says_what_is_shared_and_how_well_it_deduplicates() {
+        let of = |chunk_bytes| WouldFree { chunks: 2, chunk_bytes, ..WouldFree::default() };
+        let stats = TreeStats {
+            frozen: true,
+            fingerprint: Some("abc".to_owned()),
+            files: 3,
+            data_bytes: 3000,
+            stored: of(2000),
+            only_here: of(500),
+            ..TreeStats::default()
+        };
+        let said = tree("/m/\u{1b}v", &stats);
+        assert!(
+            said.starts_with("/m/\\u{1b}v (frozen)\n  files                  3, directories 0, others 0,"),
+            "{said}"
+        );
+        assert!(said.contains("  shared               0 chunks, 1.46 KiB (1500 bytes)"), "{said}");
+        assert!(said.contains("deduplication within   1.50\n  fingerprint            abc\n"), "{said}");
+        assert!(!tree("/m", &TreeStats::default()).contains("fingerprint"));
     }
 
     #[test]
     fn an_empty_list_says_how_to_make_a_version() {
-        let said = list(&[], false, "/mnt/web1", &TimeZone::UTC);
+        let said = list(&[], (false, false), "/mnt/web1", &TimeZone::UTC);
         assert_eq!(said, "no versions in /mnt/web1: `dedupfs snapshot MNT/SOURCE /mnt/web1/NAME` makes one\n");
     }
 
     #[test]
     fn a_terminal_obeys_no_name() {
         let mut odd = version("a\u{1b}[2J", "x");
-        odd.locked_until_secs = i64::MAX;
-        let said = list(&[odd], true, "/mnt", &TimeZone::UTC);
+        odd.info.locked_until_secs = i64::MAX;
+        let said = list(&[odd], (true, false), "/mnt", &TimeZone::UTC);
         assert!(!said.contains('\u{1b}') && said.contains("locked until"), "{said}");
     }
 }

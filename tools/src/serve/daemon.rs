@@ -107,6 +107,8 @@ impl ControlTarget for Daemon {
                 to_value(self.pool.thaw(from, (into, &name), &transfer.progress(progress))?)
             }
             Request::WouldFree(inos) => to_value(self.pool.would_free(&inos, progress)?),
+            Request::TreeStats(directory) => to_value(self.pool.tree_stats(directory, progress)?),
+            Request::VersionSizes(directory) => to_value(self.pool.version_sizes(directory, progress)?),
             Request::Versions(directory) => to_value(self.pool.versions(directory)?),
             Request::Difference { directories, resume } => {
                 to_value(self.pool.difference(directories, &resume, progress)?)
@@ -186,7 +188,7 @@ impl Daemon {
         let name = String::from_utf8_lossy(&request.name);
         tracing::info!(ino = request.ino, %name, "copying a tree out of the pool");
         let transfer = self.transfers.begin();
-        let copied = self.pool.get(request.ino, (to, &request.name), &transfer.progress(progress));
+        let copied = self.pool.get(request.ino, (to, &request.name), &request.patterns, &transfer.progress(progress));
         tell_copied(&name, copied)
     }
 

@@ -33,7 +33,7 @@ fn a_removed_filter_in_the_options_of_a_mount_is_told_of() {
     for list in ["--filters=zero,block,open,bloom,locality,sealed", "-ofilters=zero:open:sealed:compare"] {
         let _ = fs::remove_file(&log);
         assert_eq!(mount(list).ok().err, format!("dedupfs: warning: {warning}\n"));
-        run(STATS, &[&site.pool, Path::new("--json")]).expect(0, &["\"name\": \"sealed\""]);
+        run(STATS, &[&site.pool, Path::new("--json")]).expect(0, &["\"name\":\"sealed\""]);
         assert!(!run(STATS, &[&site.pool, Path::new("--json")]).ok().out.contains("\"zero\""));
         site.umount().ok();
         assert_eq!(fs::read_to_string(&log).unwrap().matches(warning).count(), 1);

@@ -10,6 +10,24 @@ fn dedupfs(words: &[&dyn AsRef<std::ffi::OsStr>]) -> Ran {
     run(DEDUPFS, &words.iter().map(|word| word.as_ref().to_owned()).collect::<Vec<_>>())
 }
 
+/// The tools tell what becomes of a file alone.
+#[test]
+fn a_file_alone_becomes_a_live_file_and_no_version() {
+    let Some(site) = Site::if_fuse() else { return };
+    site.mount().ok();
+    let source = site.root.path().join("file");
+    fs::write(&source, "content").unwrap();
+    let [noted, silent] = ["noted", "silent"].map(|name| site.mnt.join(name));
+    dedupfs(&[&"put", &source, &noted]).expect(0, &["becomes a live file", "only directories become versions"]);
+    assert_eq!(dedupfs(&[&"put", &"--live", &source, &silent]).ok().err, "");
+    fs::write(&noted, "changed").unwrap();
+    dedupfs(&[&"list", &site.mnt]).expect(0, &["no versions in"]);
+    let out = site.root.path().join("out");
+    dedupfs(&[&"get", &noted, &out]).ok();
+    assert_eq!(fs::read_to_string(&out).unwrap(), "changed");
+    site.umount().ok();
+}
+
 /// Returns the only line of standard output, which is JSON of this type.
 #[track_caller]
 fn message(ran: &Ran, message_type: &str) -> serde_json::Value {
@@ -185,6 +203,11 @@ fn results_as_json_have_a_type_and_a_version() {
         (vec![false, true, true], &true.into(), &"--keep-last 2".into())
     );
     assert!(names[0].exists(), "a plan removes nothing");
+    // Three equal versions: the last one still holds everything.
+    assert_eq!((&plan["would_free"]["chunks"], &plan["would_free"]["nodes"]), (&0.into(), &0.into()), "{plan}");
+    let text =
+        dedupfs(&[&"prune", &series, &"--dry-run"]).expect(0, &["would remove 1 of 3", "together that frees 0 B"]);
+    assert!(text.out.contains("dedupfs-gc"), "{}", text.out);
     let pruned = message(&dedupfs(&[&"prune", &series, &"--json"]).ok(), "prune");
     assert_eq!(pruned["versions"][0]["removed"], true);
     assert!(!names[0].exists() && names[1].exists());

@@ -121,7 +121,7 @@ impl Measurement<'_> {
 pub fn put(pool: &Pool, source: &Path, name: &str, options: &[&str]) -> Outcome {
     let text = dedupfs("put").arg("--json").args(options).args([source, &pool.at(name)]).text()?;
     let report: Value = serde_json::from_str(&text).or_else(|error| fail(format!("cannot read it: {error}")))?;
-    let of = |name: &str| report.pointer(&format!("/version/{name}")).and_then(Value::as_u64).unwrap_or(0);
+    let of = |name: &str| report.pointer(&format!("/made/{name}")).and_then(Value::as_u64).unwrap_or(0);
     say!("{name}: {} entries, {} taken over", of("entries"), of("taken_over"));
     Ok(())
 }

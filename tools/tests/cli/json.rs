@@ -1,0 +1,133 @@
+//! Every command with `--json` prints lines of one shape, for results and for failures, of types that the documentation has.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+
+use crate::site::{DEDUPFS, GC, Ran, STATS, Site, run};
+
+type Words<'a> = &'a [&'a dyn AsRef<OsStr>];
+
+/// Types that no command of this test prints: `progress` needs a second of work.
+const NOT_SEEN: [&str; 1] = ["progress"];
+
+fn json(program: &str, words: Words<'_>) -> Ran {
+    let words = words.iter().map(|word| word.as_ref().to_owned());
+    run(program, &words.chain(["--json".into()]).collect::<Vec<_>>())
+}
+
+/// Checks each line of standard output; returns the types.
+#[track_caller]
+fn types(ran: &Ran) -> Vec<String> {
+    let of_line = |line: &str| {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let name = value["type"].as_str().unwrap_or_default().to_owned();
+        assert!(line.starts_with(&format!("{{\"type\":\"{name}\",\"version\":1")), "{}: {line}", ran.line);
+        assert_eq!(line.matches(&"\"version\":1").count(), 1, "a member has the same name: {line}");
+        name
+    };
+    ran.out.lines().map(of_line).collect()
+}
+
+/// The types that `docs/json.md` documents.
+fn documented() -> BTreeSet<String> {
+    let text = include_str!("../../../docs/json.md");
+    let titles = text.lines().filter_map(|line| line.strip_prefix("## ")).filter(|title| *title != "Shape");
+    titles.flat_map(|title| title.split(", ")).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_command_prints_lines_of_one_shape() {
+    let Some(site) = Site::if_fuse() else { return };
+    let root = site.root.path();
+    let [source, second, out, man] = ["source", "second", "out", "man"].map(|name| root.join(name));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), "content").unwrap();
+    let series = site.mnt.join("series");
+    let [v1, v2, v3, live, thawed] = ["v1", "v2", "v3", "live", "thawed"].map(|name| series.join(name));
+    let file_in_pool = site.mnt.join("file");
+    let mut seen = BTreeSet::new();
+    let mut ok = |program: &str, words: Words<'_>, expected: &[&str]| {
+        let ran = json(program, words).ok();
+        assert_eq!(types(&ran), expected, "{}", ran.line);
+        seen.extend(expected.iter().map(|&name| name.to_owned()));
+    };
+    ok(DEDUPFS, &[&"mkfs", &second], &["mkfs"]);
+    ok(DEDUPFS, &[&"generate", &"--man", &man], &["done"]);
+    ok(DEDUPFS, &[&"mount", &site.pool, &site.mnt], &["done"]);
+    fs::create_dir(&series).unwrap();
+    ok(DEDUPFS, &[&"put", &source, &v1], &["put"]);
+    fs::write(source.join("file"), "other content").unwrap();
+    ok(DEDUPFS, &[&"put", &source, &v2], &["put"]);
+    ok(DEDUPFS, &[&"put", &"--live", &source, &live], &["put"]);
+    ok(DEDUPFS, &[&"put", &source.join("file"), &file_in_pool], &["put"]);
+    ok(DEDUPFS, &[&"snapshot", &live, &v3], &["snapshot"]);
+    ok(DEDUPFS, &[&"thaw", &v1, &thawed], &["thaw"]);
+    ok(DEDUPFS, &[&"get", &v1, &out, &"--include", &"file"], &["get"]);
+    assert_eq!(fs::read_to_string(out.join("file")).unwrap(), "content");
+    ok(DEDUPFS, &[&"list", &series, &"--sizes"], &["list"]);
+    ok(DEDUPFS, &[&"diff", &v1, &v2], &["diff", "diff_sums"]);
+    ok(DEDUPFS, &[&"history", &series, &"file"], &["history"]);
+    ok(DEDUPFS, &[&"series", &"set", &series, &"--keep-last", &"2"], &["series"]);
+    ok(DEDUPFS, &[&"series", &"show", &series], &["series"]);
+    ok(DEDUPFS, &[&"prune", &series, &"--dry-run"], &["prune"]);
+    ok(DEDUPFS, &[&"series", &"unset", &series], &["series"]);
+    ok(DEDUPFS, &[&"forget", &v3], &["forget"]);
+    ok(DEDUPFS, &[&"freeze", &live, &"--dry-run"], &["freeze"]);
+    ok(DEDUPFS, &[&"freeze", &live], &["freeze"]);
+    ok(DEDUPFS, &[&"sync", &site.mnt], &["done"]);
+    ok(STATS, &[&site.mnt], &["stats"]);
+    ok(STATS, &[&"--would-free", &v1], &["would_free"]);
+    ok(STATS, &[&"--tree", &v1], &["tree"]);
+    ok(STATS, &[&"--tree", &site.mnt], &["tree"]);
+    ok(GC, &[&site.mnt, &"--dry-run"], &["gc"]);
+    ok(GC, &[&site.mnt], &["gc"]);
+    ok(GC, &[&site.mnt, &"--status"], &["gc_status"]);
+    ok(GC, &[&site.mnt, &"--pause"], &["done"]);
+    ok(GC, &[&site.mnt, &"--resume"], &["done"]);
+    ok(DEDUPFS, &[&"scrub", &site.mnt], &["scrub"]);
+    ok(DEDUPFS, &[&"scrub", &"--status", &site.mnt], &["scrub_status"]);
+    ok(DEDUPFS, &[&"umount", &site.mnt], &["done"]);
+    ok(DEDUPFS, &[&"list", &site.pool, &"--sizes"], &["list"]);
+    ok(DEDUPFS, &[&"fsck", &site.pool], &["fsck"]);
+    ok(DEDUPFS, &[&"fsck", &"--trial-recovery", &site.pool], &["trial_recovery"]);
+    ok(DEDUPFS, &[&"fsck", &"--repair", &"--yes", &site.pool], &["repair"]);
+    ok(DEDUPFS, &[&"recover", &"--force", &"--yes", &site.pool], &["recover"]);
+
+    site.mount().ok();
+    let absent = root.join("absent");
+    let mut fail = |program: &str, words: Words<'_>| {
+        let ran = json(program, words);
+        assert_ne!(ran.code, 0, "{}", ran.line);
+        assert_eq!(types(&ran), ["error"], "{}: {}", ran.line, ran.err);
+        let told: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+        assert_eq!(told["code"], ran.code, "{}", ran.line);
+        let said = told["message"].as_str().unwrap();
+        assert!(ran.err.trim_end().ends_with(said), "{}: {} is not {said}", ran.line, ran.err);
+        seen.insert("error".to_owned());
+    };
+    fail(DEDUPFS, &[&"mkfs", &second]);
+    fail(DEDUPFS, &[&"generate", &"--man", &source.join("file")]);
+    fail(DEDUPFS, &[&"mount", &absent, &site.mnt]);
+    fail(DEDUPFS, &[&"umount", &absent]);
+    for words in [&["put"][..], &["get"], &["snapshot"], &["thaw"], &["diff"]] {
+        fail(DEDUPFS, &[&words[0], &absent, &series.join("x")]);
+    }
+    fail(DEDUPFS, &[&"get", &v1, &absent, &"--include", &"nothing"]);
+    assert!(!absent.exists());
+    for command in ["list", "freeze", "forget", "prune", "sync", "fsck", "scrub"] {
+        fail(DEDUPFS, &[&command, &absent]);
+    }
+    fail(DEDUPFS, &[&"history", &absent, &"file"]);
+    fail(DEDUPFS, &[&"series", &"show", &absent]);
+    fail(DEDUPFS, &[&"recover", &absent]);
+    fail(STATS, &[&absent]);
+    fail(STATS, &[&"--would-free", &absent]);
+    fail(STATS, &[&"--tree", &absent]);
+    fail(GC, &[&absent]);
+    fail(GC, &[&site.mnt, &"--stop"]);
+    site.umount().ok();
+
+    seen.extend(NOT_SEEN.map(str::to_owned));
+    assert_eq!(seen, documented(), "what is printed is what docs/json.md has");
+}
