@@ -2,6 +2,7 @@
 //! be equal at all times, through remounts, power losses after a sync, and reclaiming; counts must equal marks. A version
 //! must show for ever what the reference froze when it was made.
 
+mod freezing;
 mod operation;
 mod puts;
 mod side_by_side;

@@ -126,6 +126,12 @@ pub enum Operation {
         name: u8,
         seed: u64,
     },
+    /// Freezes a directory in place, or tries to, because something changes in the last moment.
+    Freeze {
+        source: u8,
+        name: u8,
+        changes: bool,
+    },
     /// Removes a version.
     Forget {
         version: u8,
@@ -248,6 +254,7 @@ fn on_versions() -> impl Strategy<Value = Operation> {
             .prop_map(|(source, into, name)| Snapshot { source, into, name }),
         1 => (source.clone(), into.clone(), name.clone(), any::<u64>())
             .prop_map(|(source, into, name, seed)| SnapshotAndCrash { source, into, name, seed }),
+        2 => (source, name.clone(), (0_u8..4)).prop_map(|(source, name, one)| Freeze { source, name, changes: one == 0 }),
         3 => any::<u8>().prop_map(|version| Forget { version }),
         1 => (any::<u8>(), any::<u64>()).prop_map(|(version, seed)| ForgetAndCrash { version, seed }),
         3 => any::<u8>().prop_map(|version| ReadVersion { version }),

@@ -91,7 +91,7 @@ impl Side {
     }
 
     /// Directories 2 and 3 lie in 0 and 1.
-    fn place_of_directory(&self, directory: u8) -> Option<(Ino, Vec<u8>)> {
+    pub(super) fn place_of_directory(&self, directory: u8) -> Option<(Ino, Vec<u8>)> {
         let parent = if directory < 2 { ROOT_INO } else { self.directory(directory - 1)? };
         Some((parent, format!("directory {directory}").into_bytes()))
     }

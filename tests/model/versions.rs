@@ -170,7 +170,7 @@ impl Walk<'_> {
     }
 }
 
-fn holds_version(service: &Arc<dyn FileService>, directory: Ino) -> bool {
+pub fn holds_version(service: &Arc<dyn FileService>, directory: Ino) -> bool {
     let entries = service.read_directory(directory, 0, 1000, Listing::Names).expect("lists");
     entries
         .iter()
@@ -261,6 +261,7 @@ impl SideBySide {
                 assert_eq!(moved(&self.engine), moved(&self.reference), "{operation:?}");
             }
             Operation::Thaw { version, nth, to } => self.thaw(version, nth, to),
+            Operation::Freeze { source, name, changes } => self.freeze(source, name, changes),
             _ => return self.apply_to_source(operation),
         }
         true
@@ -278,14 +279,7 @@ impl SideBySide {
         } else {
             Ok(())
         };
-        let tree = expected.is_ok().then(|| {
-            let mut tree = read_tree(&self.reference.service, reference_from, false);
-            // Each side has its own clock.
-            let engine = read_tree(&self.engine.service, from, false);
-            assert!(tree.keys().eq(engine.keys()));
-            tree.iter_mut().for_each(|(path, entry)| entry.mtime = engine[path].mtime);
-            tree
-        });
+        let tree = expected.is_ok().then(|| self.tree_of(reference_from, from));
         let origin = Origin { source: b"here".to_vec(), host: b"model".to_vec() };
         let made = self.pool().snapshot(from, (to, &name_of(name)), &origin, &NoProgress);
         let outcome = match &made {
@@ -301,6 +295,16 @@ impl SideBySide {
         assert_eq!((made.files, made.unlinked), (files.clone().count() as u64, 0));
         assert_eq!(made.logical_bytes, files.map(|entry| entry.size_bytes).sum::<u64>());
         Some(tree)
+    }
+
+    /// What a version of a directory must show, by its numbers on the reference's and the engine's side.
+    pub fn tree_of(&self, reference: Ino, engine: Ino) -> FrozenTree {
+        let mut tree = read_tree(&self.reference.service, reference, false);
+        // Each side has its own clock.
+        let engine = read_tree(&self.engine.service, engine, false);
+        assert!(tree.keys().eq(engine.keys()));
+        tree.iter_mut().for_each(|(path, entry)| entry.mtime = engine[path].mtime);
+        tree
     }
 
     pub fn stand(&mut self, into: u8, name: u8, tree: FrozenTree) {
