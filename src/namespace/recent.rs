@@ -65,8 +65,8 @@ impl Namespace {
         recent.complete_behind.get_or_insert(store.header.row);
     }
 
-    /// Returns the inodes that commits behind `row` have changed; `None` if not all of them are known. Nothing that the
-    /// view of a later commit shows is left out, if the view was taken before this call.
+    /// Returns the inodes that commits after `row` have changed; `None` if not all of them are known. Take a view first: then
+    /// each change between `row` and that view is in it.
     pub fn changed_behind(&self, row: u64) -> Option<ChangedInodes> {
         let recent = self.recent.lock();
         if recent.complete_behind.is_none_or(|complete_behind| complete_behind > row) {

@@ -1,4 +1,4 @@
-//! Making and removing versions.
+//! Making, listing, comparing and removing versions, and counting what they hold.
 
 use std::time::Duration;
 

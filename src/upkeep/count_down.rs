@@ -18,7 +18,7 @@ const CHUNKS_AT_ONCE: u64 = 1 << 20;
 /// Nodes read between two looks whether the work is still wanted.
 const NODES_BETWEEN_LOOKS: usize = 256;
 
-/// A count-down under way. Memory: 40 bytes for each node that loses a reference, and 40 for each one that dies.
+/// A count-down under way. Memory: 40 bytes for each node that loses a reference, and 80 more for each one that dies.
 pub(super) struct CountDown<'a> {
     core: &'a Core,
     is_stopped: &'a dyn Fn() -> bool,

@@ -30,7 +30,7 @@ pub struct TreeStats {
     /// Whether it can never change: it is a version, or lies in one.
     pub frozen: bool,
     /// Proof of everything in a frozen tree: equal trees have equal ones. Of a version it covers also the attributes of
-    /// its uppermost directory. None of a live or empty directory.
+    /// its uppermost directory. None of a live directory, or of an empty one in a version.
     pub fingerprint: Option<String>,
     /// Regular files. One with several names counts once.
     pub files: u64,

@@ -47,7 +47,7 @@ pub struct VersionReport {
     pub logical_bytes: u64,
     /// Bytes of chunks that were stored meanwhile.
     pub new_bytes: u64,
-    /// Tree nodes, those that were known included.
+    /// Tree nodes, those that were known included, but not those of directories that were taken over.
     pub tree_nodes: u64,
     /// Files that became several, because there are too many files with several names.
     pub unlinked: u64,

@@ -1,6 +1,6 @@
 //! The directories in which `put` and `snapshot` work. A version in one has no name of its own yet, so nothing lists it.
 //!
-//! A long put names an *incomplete version* in its work directory now and then. If the put does not come to its end, the
+//! A long put names an *incomplete version* in its hidden directory now and then. If the put does not come to its end, the
 //! directory stays, and the next put of the same source beside it takes over what is in there.
 
 use dedupfs_base::Result;

@@ -8,8 +8,8 @@ use crate::report;
 pub(crate) const OK: u8 = 0;
 /// A failure without a code of its own.
 pub(crate) const FAILED: u8 = 1;
-/// put and get: copied in part; messages name the rest. forget and prune: not all were removed. freeze: not all were frozen. dedupfs-gc: --stop or an unmount ended it
-/// early.
+/// put, get: copied in part. forget, prune: not all were removed. freeze: not all were frozen, or a live tree is left.
+/// dedupfs-gc: `--stop` or an unmount ended it early.
 pub(crate) const PARTLY: u8 = 9;
 
 /// fsck: something was wrong and was put right (as e2fsck).

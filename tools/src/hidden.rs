@@ -1,9 +1,9 @@
 //! Hidden directories: `put` and `snapshot` make their tree in one, beside its final name, and rename it when it is whole. `freeze`
-//! exchanges it with the live tree, and removes that.
+//! exchanges its version with the live tree, and removes the live tree.
 //!
 //! One in which a put has left an incomplete version stays when the put ends early. The next put of the same source goes
-//! on from it, and removes it when it is complete itself. If none comes within [`EXPIRES_AFTER`], any put, snapshot, freeze
-//! or prune there removes it.
+//! on from it, and removes it when it is complete itself. If none comes within [`EXPIRES_AFTER`], any put, snapshot,
+//! freeze, thaw or prune there removes it.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -246,7 +246,7 @@ fn remove_all_but_directories(directory: &File, go_on: &dyn Fn() -> bool) -> std
 
 /// Whether an open directory is one of these.
 pub(crate) fn is_hidden(directory: &File) -> bool {
-    rustix::fs::fgetxattr(directory, HIDDEN_MARK, &mut [0; 16]).is_ok()
+    rustix::fs::fgetxattr(directory, HIDDEN_MARK, &mut [0; SOURCE_BYTES]).is_ok()
 }
 
 fn random() -> u64 {
@@ -294,7 +294,7 @@ fn remove_abandoned_if(parent: &File, is_wanted: &dyn Fn(&File, &[u8]) -> std::i
             && empty(&directory, &|| true).is_ok()
             && rustix::fs::unlinkat(parent, &name, AtFlags::REMOVEDIR).is_ok()
         {
-            eprintln!("dedupfs: removed what an interrupted put, snapshot or freeze had left in {}", name.display());
+            eprintln!("dedupfs: removed what an interrupted command had left in {}", name.display());
         }
     }
 }

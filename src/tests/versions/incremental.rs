@@ -393,3 +393,34 @@ fn regression_reclaiming_gives_back_the_notes_of_versions_that_are_gone() {
     reclaim(&pool);
     assert_eq!(notes(), 0);
 }
+
+#[test]
+fn regression_a_put_takes_nothing_over_while_content_is_lost() {
+    let disk = tempfile::tempdir().expect("makes");
+    make(disk.path());
+    let device = formatted();
+    let pool = open(&device);
+    put(&pool, disk.path(), "v1", BaseChoice::None);
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device);
+    let core = pool.core();
+    let store = &core.stores.data;
+    let mut bad = Vec::new();
+    for record in store.closed_in_disk_order() {
+        let Ok(Some(table)) = store.table(record.id) else { continue };
+        bad.extend(table.entries.iter().map(|entry| BadCopy {
+            kind: dedupfs_store::ContainerKind::Data,
+            container: record.id,
+            fingerprint: entry.fingerprint,
+        }));
+    }
+    core.quarantine(&bad).expect("quarantines");
+    let lost = || pool.stats().expect("has statistics").lost_chunks;
+    assert!(lost() > 0);
+    let report = put(&pool, disk.path(), "v2", LAST);
+    pool.sync().expect("syncs");
+    assert_eq!((report.taken_over, lost()), (0, 0), "it was read, and stored again");
+    assert!(report.without_base.is_some_and(|why| why.contains("lost")));
+    assert_clean(&pool);
+}

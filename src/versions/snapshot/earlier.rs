@@ -36,7 +36,7 @@ impl SnapshotsMade {
 
     pub(crate) fn remember(&mut self, made: SnapshotMade) {
         self.0.retain(|other| other.source != made.source);
-        // The numbers of files that became several depend on all files.
+        // With too many files with several names, the number of one depends on all others: nothing can be taken over.
         if made.totals.unlinked == 0 {
             self.0.truncate(REMEMBERED_MAX - 1);
             self.0.push_front(made);
@@ -60,7 +60,8 @@ pub(super) struct FilesMet {
 }
 
 impl Earlier<'_> {
-    /// Returns a directory of the tree, if it may be taken over: a file with several names has its number from another place.
+    /// Returns the directory, if it may be taken over. Not if a file with several names is in it: its number comes from its
+    /// first path, which may lie elsewhere.
     pub(super) fn directory(found: &Found) -> Option<Directory> {
         match found.entry.content {
             Content::Directory(directory) if directory.below.linked == 0 => Some(directory),

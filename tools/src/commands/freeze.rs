@@ -123,9 +123,9 @@ pub(crate) fn run(args: &FreezeArgs) -> Result<u8, Failure> {
         false => {}
     }
     if progress.is_cancelled() {
-        return Err(
-            FailureKind::Ended.because("interrupted: what was frozen by then stays so, and the next run goes on")
-        );
+        // The result is told already.
+        exit::tell("dedupfs: interrupted: what was frozen by then stays so, and the next run goes on\n");
+        return Ok(exit::PARTLY);
     }
     Ok(if result.failed.is_empty() && !has_leftovers { exit::OK } else { exit::PARTLY })
 }
@@ -299,7 +299,7 @@ fn freeze(target: &Target, progress: &dyn Progress) -> Result<(VersionReport, Op
         return Ok((report, removed.err()));
     }
     Err(Failure::failed(format!(
-        "cannot freeze {shown}: it was changed while it was frozen, {ATTEMPTS} times. End what writes there, or make a version beside it with \
+        "cannot freeze {shown}: it was changed, or a file in it was open for writing, in {ATTEMPTS} tries. End what writes there, or make a version beside it with \
          `dedupfs snapshot`"
     )))
 }

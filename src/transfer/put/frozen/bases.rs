@@ -1,11 +1,12 @@
 //! The bases of a put: what earlier puts of its source that died have left, the newest first, and the last complete
 //! version.
 //!
-//! The first base with a note for a name speaks for it; one without a note still tells the file's former content. A base that cannot be read any more is given up, the others are
-//! not.
+//! The first base with a note for a name speaks for it; one without a note still tells the file's former content. A base
+//! that cannot be read any more is given up, the others are not.
 
 use dedupfs_base::Result;
 use dedupfs_service::Ino;
+use dedupfs_store::OperationsLog as _;
 use dedupfs_sync::OnceLock;
 
 use super::super::options::VersionOptions;
@@ -34,6 +35,11 @@ pub(super) struct BaseDirectories(Vec<Option<BaseDirectory>>);
 
 impl<'a> Bases<'a> {
     pub(super) fn open(core: &'a Core, service: &'a Service, version: &VersionOptions) -> Self {
+        // An entry that is taken over may name content that is lost. Reading the source stores that again.
+        if core.namespace.has_losses() {
+            let why = "content of the pool is lost: all files are read, and what they have of it is stored again";
+            return Self { used: Vec::new(), without: Some(why.to_owned()) };
+        }
         let mut used = Vec::new();
         for IncompleteVersion { ino, named_secs } in incomplete(core, version) {
             match Base::open_incomplete(core, service, ino, &version.origin) {

@@ -104,8 +104,8 @@ struct Freezing<'a> {
 /// be copied are in the report, and the rest is there.
 ///
 /// # Errors
-/// `from` is no directory; the pool takes no more; the disk fails for good; `progress` is cancelled. Nothing is named
-/// then.
+/// `from` is no directory; the pool takes no more; the disk fails for good; `progress` is cancelled. Then
+/// nothing has the name; an incomplete version may be left.
 pub(crate) fn put_version(
     core: &Core,
     service: &Service,
@@ -119,7 +119,7 @@ pub(crate) fn put_version(
     let begun = Instant::now();
     drop(core.begin_change()?);
     core.namespace.check_versions()?;
-    // In a work directory the kernel must see nothing of what is named and forgotten.
+    // In a hidden directory the kernel must see nothing of what is named and forgotten.
     let has_mark = core.namespace.xattr(into, WORK_MARK)?.is_some();
     let hidden = has_mark.then(|| service.hide(into)).transpose()?;
     let stored_before = core.dedup.stats().bytes_stored;

@@ -1,7 +1,7 @@
 //! The incomplete version of a put: what is complete of its tree, named now and then, so that the next put need not read
 //! it again if this one dies.
 //!
-//! It lies in the work directory of the put, where nothing lists it, and each one replaces the one before. Its notes are
+//! It lies in the hidden directory of the put, where nothing lists it, and each one replaces the one before. Its notes are
 //! a copy of those so far: the walk has come to the same entries. The next put judges it as it judges any base.
 //!
 //! Cost of one: the open ends of the tree as nodes, some changes of the namespace, and 16 bytes for each entry so far
@@ -30,7 +30,7 @@ pub(super) struct SoFar<'a> {
     core: &'a Core,
     service: &'a Service,
     version: &'a VersionOptions,
-    /// The work directory, and the final name in it.
+    /// The hidden directory, and the final name in it.
     to: (Ino, &'a [u8]),
     every: Duration,
     begun: Instant,

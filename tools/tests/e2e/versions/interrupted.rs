@@ -93,7 +93,7 @@ fn a_version_without_a_name_is_not_listed_and_the_next_put_removes_it() {
     let source = site.base.join("source");
     fs::create_dir(&source).unwrap();
     let put = crate::command::Tool::new(DEDUPFS).arg("put").args([&source, &series.join("copy")]).run();
-    put.expect(0, &["removed what an interrupted put, snapshot or freeze had left"]);
+    put.expect(0, &["removed what an interrupted command had left"]);
     assert_eq!(names(&series), ["copy", "current"]);
     site.umount();
     site.assert_clean();
