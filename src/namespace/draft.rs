@@ -150,6 +150,7 @@ impl<'n> Draft<'n> {
             self.namespace.watching.note(touched.ino, touched.before.as_deref(), touched.after.as_ref());
         }
         self.xattrs.iter().for_each(|(ino, ..)| self.namespace.watching.note_any(*ino));
+        self.names.iter().for_each(|change| self.namespace.watching.note_any(change.directory));
         let inodes: Vec<_> =
             self.inodes.into_iter().map(|touched| (touched.ino, touched.after.map(Arc::new))).collect();
         let mut state = self.namespace.state.write();

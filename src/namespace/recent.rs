@@ -1,10 +1,10 @@
 //! Inodes that lately changed, for whoever compares two commits.
 //!
-//! An inode has changed if its record, an attribute of it or a name in it was written. Nothing is recorded before
+//! An inode has changed if its record, an attribute of it, a name in it or a name of it was written. Nothing is recorded before
 //! [`Namespace::record_changes`]. A commit notes its inodes before any view shows it, so a view never shows a change that is
 //! not noted.
 //!
-//! Memory: up to 2 MiB, once changes are recorded. With more changed inodes than that, all are forgotten, and it begins anew.
+//! Memory: up to 3 MiB, once changes are recorded. With more changed inodes than that, all are forgotten, and it begins anew.
 
 use std::collections::hash_map::Entry;
 
@@ -16,10 +16,18 @@ use super::overlay::{Generation, InoMap};
 /// Most inodes that are noted.
 pub(super) const RECENT_MAX: usize = 1 << 16;
 
-/// The last commit that changed each of some inodes.
+/// The last commits that changed an inode.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Last {
+    row: u64,
+    /// The last one that gave it a name; 0: none.
+    named: u64,
+}
+
+/// The last commits that changed each of some inodes.
 #[derive(Default)]
 pub(super) struct Recent {
-    last_row: InoMap<u64>,
+    last_row: InoMap<Last>,
     /// All changes of later commits are noted; `None`: nothing is recorded.
     complete_behind: Option<u64>,
 }
@@ -30,16 +38,23 @@ impl Recent {
         if self.complete_behind.is_none() {
             return;
         }
-        let inos = generation.inodes.keys().chain(generation.directories.keys()).chain(generation.xattrs.keys());
-        for &ino in inos {
+        let named = || generation.directories.values().flat_map(|changes| changes.by_name.values().flatten());
+        let inos =
+            generation.inodes.keys().chain(generation.directories.keys()).chain(generation.xattrs.keys()).copied();
+        for ino in inos.chain(named().map(|entry| entry.ino)) {
             let has_room = self.last_row.len() < RECENT_MAX;
             match self.last_row.entry(ino) {
-                Entry::Occupied(mut known) => drop(known.insert(row)),
-                Entry::Vacant(new) if has_room => drop(new.insert(row)),
+                Entry::Occupied(mut known) => known.get_mut().row = row,
+                Entry::Vacant(new) if has_room => drop(new.insert(Last { row, named: 0 })),
                 Entry::Vacant(_) => {
                     (self.last_row, self.complete_behind) = (InoMap::default(), Some(row));
                     return;
                 }
+            }
+        }
+        for entry in named() {
+            if let Some(last) = self.last_row.get_mut(&entry.ino) {
+                last.named = row;
             }
         }
     }
@@ -47,13 +62,19 @@ impl Recent {
 
 /// Inodes that changed.
 #[derive(Debug)]
-pub struct ChangedInodes(InoMap<()>);
+pub struct ChangedInodes(InoMap<bool>);
 
 impl ChangedInodes {
     /// Whether the inode may have changed.
     #[must_use]
     pub fn contains(&self, ino: Ino) -> bool {
         self.0.contains_key(&ino)
+    }
+
+    /// Whether the inode may have got a name. If not, a directory has the name that it had.
+    #[must_use]
+    pub fn is_named(&self, ino: Ino) -> bool {
+        self.0.get(&ino).copied().unwrap_or(false)
     }
 }
 
@@ -72,8 +93,8 @@ impl Namespace {
         if recent.complete_behind.is_none_or(|complete_behind| complete_behind > row) {
             return None;
         }
-        let changed = recent.last_row.iter().filter(|(_, last_row)| **last_row > row);
-        Some(ChangedInodes(changed.map(|(&ino, _)| (ino, ())).collect()))
+        let changed = recent.last_row.iter().filter(|(_, last)| last.row > row);
+        Some(ChangedInodes(changed.map(|(&ino, last)| (ino, last.named > row)).collect()))
     }
 }
 
@@ -91,10 +112,10 @@ mod tests {
         recent.note(4, &generation(10..10 + RECENT_MAX as u64));
         assert_eq!((recent.last_row.len(), recent.complete_behind), (RECENT_MAX, Some(3)));
         recent.note(5, &generation([10, 11]));
-        assert_eq!((recent.last_row[&10], recent.complete_behind), (5, Some(3)), "known ones have room");
+        assert_eq!((recent.last_row[&10].row, recent.complete_behind), (5, Some(3)), "known ones have room");
         recent.note(6, &generation([1]));
         assert_eq!((recent.last_row.len(), recent.complete_behind), (0, Some(6)));
         recent.note(7, &generation([1]));
-        assert_eq!((recent.last_row.get(&1), recent.complete_behind), (Some(&7), Some(6)));
+        assert_eq!((recent.last_row.get(&1).map(|last| last.row), recent.complete_behind), (Some(7), Some(6)));
     }
 }

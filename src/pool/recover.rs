@@ -31,7 +31,7 @@ use crate::progress::Progress;
 use crate::upkeep::check::RebuildReport;
 use crate::upkeep::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
 use crate::upkeep::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
-use crate::versions::notes::DIRECTORY as NOTES_DIRECTORY;
+use crate::versions::notes::{DIRECTORY as NOTES_DIRECTORY, is_of_notes};
 
 /// Directory of the meta root in which everything is made. Without a superblock beside it, recovery was interrupted.
 pub const STAGE: &str = "recovered";
@@ -230,6 +230,14 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, forced: bool) -> Result
     };
     if let Some(entry) = meta.list("")?.iter().find(|entry| !known(&entry.name)) {
         return usage(format!("{place} has something else in it ({}): name an empty or new directory", entry.name));
+    }
+    // A directory of this name may be somebody's.
+    if meta.exists(NOTES_DIRECTORY)?
+        && let Some(entry) =
+            meta.list(NOTES_DIRECTORY)?.iter().find(|entry| entry.is_directory || !is_of_notes(&entry.name))
+    {
+        let what = format!("{NOTES_DIRECTORY}/{}", entry.name);
+        return usage(format!("{place} has something else in it ({what}): name an empty or new directory"));
     }
     match Superblock::read(meta, Role::Meta) {
         Ok(superblock) if superblock.pool != of_data.pool => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dedupfs_content::StreamId;
 use dedupfs_namespace::{VERSION_RECORD, is_frozen, version_of};
 use dedupfs_service::Ino;
-use dedupfs_store::StoreError;
+use dedupfs_store::{OperationsLog, StoreError};
 use dedupfs_sync::clock::Instant;
 
 use super::Pool;
@@ -119,7 +119,9 @@ impl Pool {
             progress,
         };
         let built = snapshot.build(source).or_else(|error| match (snapshot.earlier.is_some(), error) {
-            (true, error) if !matches!(error, EngineError::Ended(_)) => {
+            (true, error)
+                if !matches!(error, EngineError::Ended(_) | EngineError::NoSpace | EngineError::HoldsVersion(_)) =>
+            {
                 tracing::warn!(%error, "the earlier snapshot cannot be used: everything is read");
                 Snapshot { earlier: None, ..snapshot }.build(source)
             }
@@ -141,6 +143,10 @@ impl Pool {
     /// Opens an earlier snapshot, which must be held, if all that changed since is known.
     fn earlier(&self, made: SnapshotMade) -> Option<Earlier<'_>> {
         let namespace = &self.core.namespace;
+        if namespace.has_losses() {
+            // Its nodes may be lost. Storing them again heals every version that has them.
+            return None;
+        }
         let changed = namespace.changed_behind(made.row)?;
         let version = namespace.inode_shared(made.version).ok()??;
         let tree = FrozenTree::open(self.core.dedup.nodes(), version.ino, &version.root).ok()?;

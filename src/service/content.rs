@@ -188,6 +188,8 @@ impl Service {
         if size_bytes > FILE_BYTES_MAX {
             return Err(EngineError::FileTooLarge);
         }
+        // Readers of a file of a closed tree must not see a cut that cannot be published.
+        self.check_not_replaced(ino)?;
         let _room = match size_bytes {
             0 => self.core.promise_change(),
             // A cut frees more than the parts stored anew around it take; an extension adds only zeros.

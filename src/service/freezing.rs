@@ -137,17 +137,14 @@ impl Service {
     /// `Busy` if they differ by now, or may differ; those of a rename. Nothing is changed then, and the version must be made anew.
     pub(super) fn exchange_frozen(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) -> Result<()> {
         let named = self.core.namespace.lookup(from.0, from.1)?.map(|(ino, _)| ino);
-        let (version, top, until) = {
-            let mut phase = self.freezing.0.lock();
-            match *phase {
-                Phase::Ready { version, top, until } if named == Some(version) => {
-                    *phase = Phase::None;
-                    (version, top, until)
-                }
-                // Another freeze goes on.
-                _ => return Err(busy("the version", "no `dedupfs freeze` that may exchange names now")),
-            }
+        // Held to the end: another freeze must not watch in place of this one.
+        let mut phase = self.freezing.0.lock();
+        let (version, top, until) = match *phase {
+            Phase::Ready { version, top, until } if named == Some(version) => (version, top, until),
+            // Another freeze goes on.
+            _ => return Err(busy("the version", "no `dedupfs freeze` that may exchange names now")),
         };
+        *phase = Phase::None;
         if until < Instant::now() {
             self.core.namespace.unwatch();
             return Err(busy("the version", "a `dedupfs freeze` that came too late"));

@@ -67,6 +67,12 @@ fn path_of(version: Ino) -> String {
     format!("{DIRECTORY}/{version:016x}")
 }
 
+/// Whether a file in [`DIRECTORY`] has a name that this module gives.
+pub(crate) fn is_of_notes(name: &str) -> bool {
+    let is_of_version = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+    name.starts_with("new-") || is_of_version(name.strip_suffix(".new").unwrap_or(name))
+}
+
 /// Notes being written.
 pub(crate) struct NotesWriter {
     device: Arc<dyn Device>,

@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
+use dedupfs::scrub::BadCopy;
 use dedupfs::transfer::{BaseChoice, PutOptions, TransferReport, VersionOptions};
 use dedupfs::{NoProgress, Origin, Pool, VersionReport};
 use dedupfs_service::{FileService, ROOT_INO};

@@ -201,7 +201,11 @@ impl Making<'_, '_> {
 
     /// Meets an entry of a directory whose entries are made of inodes.
     fn meet(&mut self, name: Vec<u8>, ino: Ino) -> Result<()> {
-        let earlier = self.earlier_directory(&name)?;
+        let mut earlier = self.earlier_directory(&name)?;
+        if self.snapshot.earlier.as_ref().is_some_and(|earlier| earlier.changed.is_named(ino)) {
+            // Another directory may have had the name. What is below this one need not have changed, and yet differs.
+            self.leave_out(earlier.take())?;
+        }
         if let Some(found) = &earlier
             && self.is_same(found, ino)?
         {

@@ -168,8 +168,7 @@ fn an_interrupted_put_leaves_nothing() {
     site.mount();
     assert!(!site.mnt.join("copy").exists());
     assert!(!under_way(&site.mnt).is_empty());
-    self::put(&source, &site.mnt.join("copy"))
-        .expect(0, &["copied", "removed what an interrupted command had left"]);
+    self::put(&source, &site.mnt.join("copy")).expect(0, &["copied", "removed what an interrupted command had left"]);
     assert_same_tree(&source, &site.mnt.join("copy"));
     assert_eq!(fs::read_dir(&site.mnt).unwrap().count(), 1);
     site.umount();
