@@ -42,7 +42,7 @@ Example:
   dedupfs get --include '*.odt' /mnt/backup/home-monday /home.letters
   dedupfs snapshot /mnt/backup/srv /mnt/backup/srv-monday
   dedupfs list /mnt/backup
-  rm -r /mnt/backup/home-sunday && dedupfs-gc /mnt/backup
+  dedupfs forget /mnt/backup/home-sunday && dedupfs-gc /mnt/backup
   dedupfs umount /mnt/backup
 
 Data that fsync acknowledged survives a power loss; files closed without it are durable 5 seconds later.

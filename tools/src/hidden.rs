@@ -44,8 +44,14 @@ impl<'a> HiddenDirectory<'a> {
         let name = format!("{HIDDEN_PREFIX}{:016x}", random());
         let failed = |errno: Errno| {
             let kind = if lacks_room(&errno.into()) { FailureKind::NoSpace } else { FailureKind::Failed };
-            let advice =
-                if errno == Errno::ROFS { ": the pool is mounted read-only: mount it for writing" } else { "" };
+            let is_in_version = parent.metadata().is_ok_and(|metadata| is_frozen(metadata.ino()));
+            let advice = match errno {
+                Errno::ROFS if is_in_version => {
+                    ": it lies in a version, which never changes: choose a place beside versions"
+                }
+                Errno::ROFS => ": the pool is mounted read-only: mount it for writing",
+                _ => "",
+            };
             kind.because(format!("cannot make a directory beside the new name: {errno}{advice}"))
         };
         rustix::fs::mkdirat(parent, &name, Mode::RWXU).map_err(failed)?;

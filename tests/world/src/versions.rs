@@ -42,6 +42,10 @@ impl Client {
             if matches!(error, EngineError::NoSpace) {
                 return Errno::ENOSPC;
             }
+            // A run of reclaiming on a slow disk may not end in the time that a snapshot waits for it.
+            if matches!(error, EngineError::Store(StoreError::Busy { .. })) {
+                return Errno::EBUSY;
+            }
             assert!(self.is_excused(), "client {}: {what} fails: {error}", self.number);
             self.world.tell(|| format!("{what} fails: {error}"));
             Errno::EIO

@@ -167,7 +167,8 @@ fn children(path: &Path, time: Option<TimeOf>) -> Result<Children, Failure> {
     let mut names: Vec<OsString> = Vec::new();
     for entry in Dir::read_from(&directory.file).map_err(failed)? {
         let name = entry.map_err(failed)?.file_name().to_bytes().to_vec();
-        if name != b"." && name != b".." {
+        // Among them are those of rsync and of put.
+        if !name.starts_with(b".") {
             names.push(OsStr::from_bytes(&name).to_owned());
         }
     }
@@ -186,6 +187,18 @@ fn children(path: &Path, time: Option<TimeOf>) -> Result<Children, Failure> {
             }
             .map_err(|failure| (path, failure)),
         );
+    }
+    let is_dated = |child: &Result<Target, _>| child.as_ref().is_ok_and(|target| target.time == TimeOf::Name);
+    if time.is_none() && children.iter().any(is_dated) {
+        // It would count as a backup that is newer than all others.
+        children.retain(|child| {
+            let stays_live = child.as_ref().ok().filter(|target| target.time == TimeOf::Mtime);
+            if let Some(target) = stays_live {
+                let shown = target.path.display();
+                exit::tell(&format!("dedupfs: {shown} stays live: no date in its name, and others have one (`dedupfs freeze {shown}` freezes it)\n"));
+            }
+            stays_live.is_none()
+        });
     }
     Ok(children)
 }

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use dedupfs::{Origin, Progress, VersionReport, is_frozen};
+use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
 use crate::args::versions::SnapshotArgs;
@@ -104,5 +105,26 @@ pub(super) fn destination(path: &Path, source: &Inside) -> Result<NewName, Failu
     if is_frozen(metadata.ino()) {
         return refused("lies in a version, which never changes: choose a place beside versions");
     }
+    if lies_in(&to.directory, source.ino).unwrap_or(false) {
+        return refused("lies in the source: the next snapshot could not hold it, so choose a place beside the source");
+    }
     Ok(to)
+}
+
+/// Whether a directory is, or lies in, the directory with this inode number, of the same mount.
+fn lies_in(directory: &File, ino: u64) -> std::io::Result<bool> {
+    let mut at = directory.try_clone()?;
+    loop {
+        let is = at.metadata()?;
+        if is.ino() == ino {
+            return Ok(true);
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let above = File::from(rustix::fs::openat(&at, "..", flags, Mode::empty())?);
+        let above_is = above.metadata()?;
+        if above_is.dev() != is.dev() || above_is.ino() == is.ino() {
+            return Ok(false);
+        }
+        at = above;
+    }
 }

@@ -28,8 +28,10 @@ fn is_version(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|metadata| dedupfs::is_frozen(metadata.ino()))
 }
 
+/// Names of hidden directories that have their mark: of one without it nothing but the name was made.
 fn hidden(directory: &Path) -> Vec<String> {
-    names(directory).into_iter().filter(|name| name.starts_with(".dedupfs-put-")).collect()
+    let has_mark = |name: &str| rustix::fs::getxattr(directory.join(name), "user.dedupfs.put", &mut [0; 16]).is_ok();
+    names(directory).into_iter().filter(|name| name.starts_with(".dedupfs-put-") && has_mark(name)).collect()
 }
 
 /// Copies a directory to a place outside the mount.

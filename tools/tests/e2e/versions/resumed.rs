@@ -29,12 +29,22 @@ fn left(series: &Path) -> Vec<String> {
     names(series).into_iter().filter(|name| name.starts_with(".dedupfs-put-")).collect()
 }
 
-/// Begins a put and sends a signal soon; returns what it said, unless the put was complete before.
+/// Begins a put and sends a signal soon; returns what it said, unless the put was complete before. Waits longer if it had nothing to
+/// leave yet.
 fn signalled(source: &Path, version: &Path, signal: Signal) -> Option<String> {
+    let series = version.parent().unwrap();
+    (1..=8).find_map(|times| {
+        let said = signalled_after(SIGNAL_AFTER * times, (source, version), signal)?;
+        wait_for_daemon(series);
+        (!left(series).is_empty()).then_some(said)
+    })
+}
+
+fn signalled_after(time: Duration, (source, version): (&Path, &Path), signal: Signal) -> Option<String> {
     let mut command = Command::new(DEDUPFS);
     command.args(["put", "--incomplete-every", "1"]).args([source, version]).stdin(Stdio::null());
     let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    std::thread::sleep(SIGNAL_AFTER);
+    std::thread::sleep(time);
     kill_process(Pid::from_child(&child), signal).unwrap();
     let ended = child.wait_with_output().unwrap();
     match ended.status.code() {
