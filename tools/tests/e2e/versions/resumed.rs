@@ -17,10 +17,11 @@ use crate::random::Random;
 use crate::site::Site;
 
 const FILES: usize = 2000;
-/// Copying it takes longer than the signal waits.
+/// Copying it takes longer than the first signals wait.
 const LARGE_BYTES: usize = 400 << 20;
-/// Behind it a put has worked long enough to be worth resuming.
-const SIGNAL_AFTER: Duration = Duration::from_millis(250);
+/// A put has not worked long enough to be worth resuming before the first, and may be complete behind any of them.
+const SIGNALS_AFTER_MS: std::ops::Range<u64> = 100..1500;
+const SIGNAL_STEP_MS: usize = 25;
 /// A file that is younger is always read.
 const NOT_RACY_AFTER: Duration = Duration::from_secs(61);
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,14 +30,13 @@ fn left(series: &Path) -> Vec<String> {
     names(series).into_iter().filter(|name| name.starts_with(".dedupfs-put-")).collect()
 }
 
-/// Begins a put and sends a signal soon; returns what it said, unless the put was complete before. Waits longer if it had nothing to
-/// leave yet.
+/// Begins a put and sends a signal when it has something to leave; returns what it said. Machines differ in speed, so it tries several times.
 fn signalled(source: &Path, version: &Path, signal: Signal) -> Option<String> {
     let series = version.parent().unwrap();
-    (1..=8).find_map(|times| {
-        let said = signalled_after(SIGNAL_AFTER * times, (source, version), signal)?;
+    SIGNALS_AFTER_MS.step_by(SIGNAL_STEP_MS).find_map(|ms| {
+        let said = signalled_after(Duration::from_millis(ms), (source, version), signal)?;
         wait_for_daemon(series);
-        (!left(series).is_empty()).then_some(said)
+        left(series).iter().any(|name| !names(&series.join(name)).is_empty()).then_some(said)
     })
 }
 
