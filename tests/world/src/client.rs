@@ -578,7 +578,12 @@ impl Client {
         let name = format!("to{}", self.number);
         let to = self.world.scratch.join(&name);
         drop(std::fs::remove_dir_all(&to));
-        let report = self.pool.get(tree, (tree::descriptor(&self.world.scratch), name.as_bytes()), &Patterns::default(), &NoProgress);
+        let report = self.pool.get(
+            tree,
+            (tree::descriptor(&self.world.scratch), name.as_bytes()),
+            &Patterns::default(),
+            &NoProgress,
+        );
         self.transferred("get", report)?;
         let seen = tree::on_disk(&to).expect("a copied tree can be read");
         assert!(seen == *content, "client {}: get copies another tree than the one that was put", self.number);

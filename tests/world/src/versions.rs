@@ -8,6 +8,7 @@ use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::transfer::{BaseChoice, PutOptions, VersionOptions};
 use dedupfs::{EngineError, NoProgress, Origin, Pool};
 use dedupfs_service::{Caller, Errno, FileKind, Ino, Listing, OpenOptions, ROOT_INO};
+use dedupfs_store::StoreError;
 use dedupfs_sync::thread;
 
 use crate::client::{Client, Orphan, Outcome};
