@@ -184,10 +184,12 @@ impl Client {
             if let Err(error) = outcome {
                 self.world.tally.refused.fetch_add(1, Ordering::Relaxed);
                 let is_closing = self.world.is_closing.load(Ordering::Relaxed);
-                let is_excused = self.world.may_fail(&life) || is_closing;
+                // A snapshot waits only so long for reclaiming to end.
+                let is_busy = request == Request::Snapshot && error == Errno::EBUSY;
+                let is_excused = self.world.may_fail(&life) || is_closing || is_busy;
                 assert!(is_excused, "client {}: {request:?} on file {file} fails: {error:?}", self.number);
                 let place = if request == Request::PutTree { self.world.plan.files as usize } else { file };
-                if life.keeps_reserve && !is_closing {
+                if life.keeps_reserve && !is_closing && !is_busy {
                     let room = self.make_room(place, error);
                     let is_closing = self.world.is_closing.load(Ordering::Relaxed);
                     assert!(room.is_ok() || is_closing, "client {}: removing is refused: {room:?}", self.number);
