@@ -396,7 +396,7 @@ fn regression_reclaiming_gives_back_the_notes_of_versions_that_are_gone() {
 }
 
 #[test]
-fn regression_a_put_takes_nothing_over_while_content_is_lost() {
+fn regression_puts_and_snapshots_take_nothing_over_while_content_is_lost() {
     let disk = tempfile::tempdir().expect("makes");
     make(disk.path());
     let device = formatted();
@@ -405,6 +405,10 @@ fn regression_a_put_takes_nothing_over_while_content_is_lost() {
     pool.close().expect("closes");
     drop(pool);
     let pool = open(&device);
+    let live = directory(&pool, ROOT_INO, "live");
+    file(&pool, directory(&pool, live, "below"), "file", b"stays");
+    snapshot(&pool, "live", "", "s1");
+    assert!(snapshot(&pool, "live", "", "s2").taken_over > 0);
     let core = pool.core();
     let store = &core.stores.data;
     let mut bad = Vec::new();
@@ -419,6 +423,7 @@ fn regression_a_put_takes_nothing_over_while_content_is_lost() {
     core.quarantine(&bad).expect("quarantines");
     let lost = || pool.stats().expect("has statistics").lost_chunks;
     assert!(lost() > 0);
+    assert_eq!(snapshot(&pool, "live", "", "s3").taken_over, 0, "its nodes may be lost as well");
     let report = put(&pool, disk.path(), "v2", LAST);
     pool.sync().expect("syncs");
     assert_eq!((report.taken_over, lost()), (0, 0), "it was read, and stored again");
