@@ -47,9 +47,21 @@ pub fn damage(disk: &MemoryDevice, path: &str, offset: u64) {
 
 /// Damages the log, or the base if nothing is in the log.
 fn damage_names(disk: &MemoryDevice) {
-    let log = log_of(disk);
-    let is_empty = disk.read_file(&log, 1 << 30).expect("reads").is_empty();
-    damage(disk, &if is_empty { log.replace("log-", "base-") } else { log }, 100);
+    damage(disk, &log_of(disk), 100);
+}
+
+/// Writes and closes until the export's log tells something: a base that is begun late tells the first write itself.
+fn write_to_log(meta: &MemoryDevice, data: &MemoryDevice, name: &str, seed: u64) {
+    for attempt in 0..10 {
+        let pool = open(meta, data);
+        write(&pool, &format!("{name} {attempt}"), &content(seed + attempt, 30_000));
+        pool.close().expect("closes");
+        drop(pool);
+        if !data.read_file(&log_of(data), 1 << 30).expect("reads").is_empty() {
+            return;
+        }
+    }
+    panic!("ten writes reach no log");
 }
 
 fn slot_start(record: &ContainerRecord) -> u64 {
@@ -315,9 +327,8 @@ fn regression_a_second_damaged_export_is_set_aside_beside_the_first() {
         let pool = open(&meta, &data);
         assert!(kept() > before, "round {round}: {} files of copies are kept", kept());
         before = kept();
-        write(&pool, &format!("new {round}"), &content(100 + round, 30_000));
-        pool.close().expect("closes");
         drop(pool);
+        write_to_log(&meta, &data, &format!("new {round}"), 100 + 20 * round);
         damage_names(&data);
     }
 }
