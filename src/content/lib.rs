@@ -23,7 +23,7 @@ mod workers;
 
 pub use chunker::{Chunker, chunker};
 pub use containers::{
-    ContainerOptions, ContainerStore, Extended, Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
+    Caches, ContainerOptions, ContainerStore, Extended, Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
 };
 pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded, Pin, RootPin, Section};
 pub use fetch::{AnyView, Fetcher, NodeReader, NodeView};

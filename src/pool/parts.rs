@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Gauge, Result};
 use dedupfs_content::{
-    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BatchPool, Chunker, ContainerOptions, ContainerStore, Deduplicator, Fetcher,
-    FileContext, Fingerprinter, Indexes, IngestContext, SegmentRule, Stores, WorkerPool, chunker,
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BatchPool, Caches, Chunker, ContainerOptions, ContainerStore, Deduplicator,
+    Fetcher, FileContext, Fingerprinter, Indexes, IngestContext, SegmentRule, Stores, WorkerPool, chunker,
 };
 use dedupfs_index::ContainerTables;
 use dedupfs_namespace::Namespace;
@@ -78,6 +78,13 @@ impl Sources {
             })?);
         let properties = &superblock.properties;
         let records = namespace.containers()?;
+        // Which of both kinds needs more depends on what is read: content, or versions with many small nodes.
+        let caches = Arc::new(Caches::new(
+            memory.region_cache_bytes,
+            memory.table_cache_bytes,
+            DATA_REGION_BYTES.max(RECIPE_REGION_BYTES),
+            properties.container_bytes,
+        ));
         let open_store = |kind: ContainerKind| -> Result<Arc<ContainerStore>> {
             let recipe = kind == ContainerKind::Recipe;
             let (device, directory) =
@@ -95,11 +102,12 @@ impl Sources {
                 open_limit: OPEN_CONTAINERS_MAX,
                 in_flight_limit_bytes: memory.in_flight_bytes / of * share,
                 region_cache_bytes: memory.region_cache_bytes / of * share,
-                table_cache_bytes: memory.table_cache_bytes / of * share,
+                table_cache_bytes: memory.table_cache_bytes,
             };
             let own: Vec<_> = records.iter().filter(|record| record.kind == kind).cloned().collect();
             let ids = namespace.clone();
-            ContainerStore::open(slots, options, workers.clone(), &own, Arc::new(move || ids.next_container_id()))
+            let ids = Arc::new(move || ids.next_container_id());
+            ContainerStore::open_sharing(caches.clone(), slots, options, workers.clone(), &own, ids)
         };
         let data = open_store(ContainerKind::Data)?;
         let recipes = open_store(ContainerKind::Recipe)?;

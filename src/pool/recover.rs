@@ -31,6 +31,7 @@ use crate::progress::Progress;
 use crate::upkeep::check::RebuildReport;
 use crate::upkeep::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
 use crate::upkeep::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
+use crate::versions::list::{VersionTotals, totals as versions_in};
 use crate::versions::notes::{DIRECTORY as NOTES_DIRECTORY, is_of_notes};
 
 /// Directory of the meta root in which everything is made. Without a superblock beside it, recovery was interrupted.
@@ -59,6 +60,9 @@ pub struct RecoverReport {
     /// Names and recipes, restored from the export.
     #[serde(flatten)]
     pub restored: RestoreReport,
+    /// Versions, which are not in the figures above.
+    #[serde(default)]
+    pub versions: VersionTotals,
     /// Report of the index rebuild.
     pub rebuilt: RebuildReport,
     /// Kept slots: they hold containers that nothing names.
@@ -181,6 +185,7 @@ pub fn recover_on(
             let slots = [sources.kept.as_deref().unwrap_or_default(), &unnamed].concat();
             keep(&**data, &superblock.pool, &slots)?;
         }
+        report.versions = versions_in(&sources.namespace.committed()?)?;
         fence(&sources.namespace, &**data, &superblock.pool, keeps)?;
     }
     put_in_place(&**meta)?;

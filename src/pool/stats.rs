@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::durability::space::{Level, RootSpace};
 use crate::engine::Core;
+pub use crate::versions::list::VersionTotals;
+use crate::versions::list::totals as versions_in;
 use crate::versions::notes;
 
 /// The figures that `dedupfs-stats` shows. All sizes in bytes.
@@ -31,6 +33,9 @@ pub struct PoolStats {
     pub logical_bytes: u64,
     /// The same without holes.
     pub data_bytes: u64,
+    /// Versions, which are not in the figures above.
+    #[serde(default)]
+    pub versions: VersionTotals,
     /// Distinct chunks with references.
     pub unique_chunks: u64,
     /// Their bytes, uncompressed.
@@ -231,6 +236,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         other_inodes: count(totals.others),
         logical_bytes: count(totals.logical_bytes),
         data_bytes: count(totals.data_bytes),
+        versions: versions_in(&core.namespace.committed()?)?,
         data_container_bytes: core.stores.data.physical_bytes()?,
         recipe_container_bytes: core.stores.recipes.physical_bytes()?,
         lost_chunks: core.indexes.chunks.lost(),
@@ -333,6 +339,7 @@ fn filters(core: &Core) -> Vec<FilterStats> {
 }
 
 fn memory(core: &Core) -> MemoryStats {
+    // They share their caches.
     let (data, recipes) = (core.stores.data.stats(), core.stores.recipes.stats());
     let (chunks, nodes) = (core.indexes.chunks.stats(), core.indexes.nodes.stats());
     let dirty_bytes = core.files.dirty.bytes();
@@ -341,9 +348,9 @@ fn memory(core: &Core) -> MemoryStats {
             "open tankers" => chunks.open_bytes + nodes.open_bytes,
             "filters" => chunks.filter_bytes + nodes.filter_bytes,
             "on the way to disk" => data.in_flight_bytes + recipes.in_flight_bytes,
-            "regions" => data.region_cache_bytes + recipes.region_cache_bytes,
+            "regions" => data.region_cache_bytes,
             "open files" => core.files.ingest.memory.bytes(),
-            "tables" => data.table_cache_bytes + recipes.table_cache_bytes,
+            "tables" => data.table_cache_bytes,
             "buckets" => chunks.cache_bytes + nodes.cache_bytes,
             "locality" => chunks.locality_bytes,
             _ => return None,
@@ -356,8 +363,8 @@ fn memory(core: &Core) -> MemoryStats {
         directory_bytes: [chunks, nodes].map(|index| index.directory_bytes + index.occupancy_bytes).iter().sum(),
         limit_bytes: core.memory.total_bytes,
         in_flight_bytes: data.in_flight_bytes + recipes.in_flight_bytes,
-        region_cache_bytes: data.region_cache_bytes + recipes.region_cache_bytes,
-        table_cache_bytes: data.table_cache_bytes + recipes.table_cache_bytes,
+        region_cache_bytes: data.region_cache_bytes,
+        table_cache_bytes: data.table_cache_bytes,
         dirty_bytes,
         index_bytes: chunks.memory_bytes + nodes.memory_bytes,
         process_resident_bytes: resident_bytes(),

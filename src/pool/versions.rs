@@ -42,18 +42,6 @@ pub(super) struct Make<'a> {
     pub(super) before_commit: &'a dyn Fn() -> Result<()>,
 }
 
-/// Tells steps within a step of whether they are still wanted, and nothing else.
-struct OnlyCancelled<'a>(&'a dyn Progress);
-
-impl Progress for OnlyCancelled<'_> {
-    fn start(&self, _what: &str, _total: u64) {}
-    fn advance(&self, _by: u64) {}
-    fn finish(&self) {}
-    fn is_cancelled(&self) -> bool {
-        self.0.is_cancelled()
-    }
-}
-
 impl Pool {
     /// Makes a version of the directory `source`, as of this moment, and names it `name` in the directory `into`.
     /// Content of open files counts as of their last publication, which this call does first. Reclaiming ends, and
@@ -164,13 +152,17 @@ impl Pool {
         list(&self.core.namespace.committed()?, directory)
     }
 
-    /// Returns what removing these inodes, with everything below them, would free.
+    /// Returns what removing these inodes, with everything below them, and `dedupfs-gc` would free, beside what
+    /// `dedupfs-gc` frees anyhow.
     ///
     /// # Errors
-    /// As `would_free` says.
+    /// `NotFound`; else as `would_free` says.
     pub fn would_free(&self, inos: &[Ino], progress: &dyn Progress) -> Result<WouldFree> {
         self.core.committer.settle()?;
-        would_free(&self.core, inos, progress)
+        progress.start("counting down", 0);
+        let told = would_free(&self.core, &self.reclaiming, &[inos.to_vec()], progress);
+        progress.finish();
+        told?.into_iter().flatten().next().ok_or(EngineError::NotFound)
     }
 
     /// Returns for each version in a directory, or of the pool, what its removal alone would free. One that is removed
@@ -180,22 +172,13 @@ impl Pool {
     /// # Errors
     /// As [`versions`](Self::versions) and [`would_free`](Self::would_free).
     pub fn version_sizes(&self, directory: Option<Ino>, progress: &dyn Progress) -> Result<Vec<(Ino, WouldFree)>> {
-        let versions = self.versions(directory)?;
-        let mut sizes = Vec::with_capacity(versions.len());
+        let versions: Vec<Vec<Ino>> = self.versions(directory)?.iter().map(|version| vec![version.ino]).collect();
+        self.core.committer.settle()?;
         progress.start("sizes of versions", versions.len() as u64);
-        for version in versions {
-            match self.would_free(&[version.ino], &OnlyCancelled(progress)) {
-                Ok(size) => sizes.push((version.ino, size)),
-                Err(EngineError::NotFound) => {}
-                Err(error) => {
-                    progress.finish();
-                    return Err(error);
-                }
-            }
-            progress.advance(1);
-        }
+        let told = would_free(&self.core, &self.reclaiming, &versions, progress);
         progress.finish();
-        Ok(sizes)
+        let told = versions.iter().flatten().copied().zip(told?);
+        Ok(told.filter_map(|(ino, told)| Some((ino, told?))).collect())
     }
 
     /// Returns what a directory holds, live or in a version.
@@ -205,7 +188,7 @@ impl Pool {
     pub fn tree_stats(&self, directory: Ino, progress: &dyn Progress) -> Result<TreeStats> {
         let _held = is_frozen(directory).then(|| self.service.hold_version(directory));
         self.core.committer.settle()?;
-        tree_stats(&self.core, directory, progress)
+        tree_stats(&self.core, &self.reclaiming, directory, progress)
     }
 
     /// Returns a page of the difference of two frozen directories. `resume` is empty, or the `next` of the page before.

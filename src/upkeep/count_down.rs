@@ -3,6 +3,9 @@
 //! A node dies when as many of its references go as it has; then the references to its children go. Nodes are counted in
 //! a table of their own; chunks afterwards, in parts by their fingerprints, which bounds memory for any deletion. The
 //! nodes are walked once for each part.
+//!
+//! Several sets of references can be counted, each as if it went alone. What dies with one set alone dies with no other:
+//! so all sets share the walks for their chunks, and together they cost no more than everything that dies.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,10 +21,10 @@ const CHUNKS_AT_ONCE: u64 = 1 << 20;
 /// Nodes read between two looks whether the work is still wanted.
 const NODES_BETWEEN_LOOKS: usize = 256;
 
-/// A count-down under way. Memory: 40 bytes for each node that loses a reference, and 80 more for each one that dies.
-pub(super) struct CountDown<'a> {
-    core: &'a Core,
-    is_stopped: &'a dyn Fn() -> bool,
+/// References that go, and what dies of it. Memory: 40 bytes for each node that loses a reference, and 80 more for each
+/// one that dies.
+#[derive(Default)]
+struct Gone {
     /// References that go, of nodes.
     dropped: HashMap<Fingerprint, u32>,
     /// Nodes that die.
@@ -34,14 +37,52 @@ pub(super) struct CountDown<'a> {
     chunk_references: u64,
     /// References to chunks that go by themselves.
     own_chunks: Vec<Fingerprint>,
+}
+
+impl Gone {
+    /// Lets a node die that has no references any more.
+    fn die(&mut self, fingerprint: Fingerprint, container: ContainerId) {
+        if self.dead.insert(fingerprint) {
+            self.work.push((fingerprint, container));
+        }
+    }
+}
+
+/// What dies with a set of references and with nothing else, behind [`CountDown::end_set`].
+struct DeadSet {
+    nodes: Vec<(Fingerprint, ContainerId)>,
+    chunk_references: u64,
+    own_chunks: Vec<Fingerprint>,
+}
+
+/// References to a chunk that go.
+#[derive(Clone, Copy)]
+struct Dropped {
+    /// Those of one set.
+    count: u32,
+    /// The set; none if more than one refers to the chunk, so that it dies with none of them alone.
+    set: Option<u32>,
+    /// Those that go anyhow.
+    leaving: u32,
+}
+
+/// A count-down under way. References are dropped in sets; each set is counted as if it went alone.
+pub(super) struct CountDown<'a> {
+    core: &'a Core,
+    is_stopped: &'a dyn Fn() -> bool,
+    /// Goes anyhow, and is no part of any set.
+    leaving: Gone,
+    /// The set that is under way.
+    set: Gone,
+    sets: Vec<DeadSet>,
     /// Whether everything below goes, whatever else refers to it.
     takes_all: bool,
 }
 
 impl<'a> CountDown<'a> {
     pub(super) fn new(core: &'a Core, is_stopped: &'a dyn Fn() -> bool) -> Self {
-        let (dropped, dead, work, walked, own_chunks) = Default::default();
-        Self { core, is_stopped, dropped, dead, work, walked, chunk_references: 0, own_chunks, takes_all: false }
+        let (leaving, set) = Default::default();
+        Self { core, is_stopped, leaving, set, sets: Vec::new(), takes_all: false }
     }
 
     /// A count of everything below the references that are dropped, as if nothing else referred to it.
@@ -49,11 +90,31 @@ impl<'a> CountDown<'a> {
         Self { takes_all: true, ..Self::new(core, is_stopped) }
     }
 
-    /// Lets a node die that has no references any more.
-    pub(super) fn die(&mut self, fingerprint: Fingerprint, container: ContainerId) {
-        if self.dead.insert(fingerprint) {
-            self.work.push((fingerprint, container));
-        }
+    /// Drops what the next run of reclaiming frees: all nodes without references, in use by nobody, and what goes with
+    /// them. Visits each node of the index once.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub(super) fn drop_unreferenced(&mut self) -> Result<()> {
+        let (core, set) = (self.core, &mut self.set);
+        core.indexes.nodes.for_each(&mut |fingerprint, cell| {
+            if cell.references == 0 && !core.dedup.is_pinned(&fingerprint) {
+                set.die(fingerprint, cell.location.container());
+            }
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// What the next run of reclaiming frees goes anyhow: it belongs to none of the sets. To be called first.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub(super) fn leave_unreferenced(&mut self) -> Result<()> {
+        self.drop_unreferenced()?;
+        self.walk()?;
+        self.leaving = std::mem::take(&mut self.set);
+        Ok(())
     }
 
     /// Drops one reference.
@@ -63,7 +124,7 @@ impl<'a> CountDown<'a> {
     pub(super) fn drop_reference(&mut self, reference: &Reference) -> Result<()> {
         match reference {
             Reference::Chunk(child) => {
-                self.own_chunks.push(child.fingerprint);
+                self.set.own_chunks.push(child.fingerprint);
                 Ok(())
             }
             Reference::Node { child, .. } => self.drop_node(child.fingerprint),
@@ -72,92 +133,152 @@ impl<'a> CountDown<'a> {
 
     fn drop_node(&mut self, fingerprint: Fingerprint) -> Result<()> {
         if self.takes_all {
-            if !self.dead.contains(&fingerprint)
+            if !self.set.dead.contains(&fingerprint)
                 && let Some(cell) = self.core.indexes.nodes.committed(&fingerprint)?
             {
-                self.die(fingerprint, cell.location.container());
+                self.set.die(fingerprint, cell.location.container());
             }
             return Ok(());
         }
-        let dropped = self.dropped.entry(fingerprint).or_insert(0);
+        let dropped = self.set.dropped.entry(fingerprint).or_insert(0);
         *dropped += 1;
-        let dropped = *dropped;
+        let dropped = *dropped + self.leaving.dropped.get(&fingerprint).copied().unwrap_or(0);
         if let Some(cell) = self.core.indexes.nodes.committed(&fingerprint)?
             && cell.references <= dropped
+            && !self.leaving.dead.contains(&fingerprint)
         {
-            self.die(fingerprint, cell.location.container());
+            self.set.die(fingerprint, cell.location.container());
         }
         Ok(())
     }
 
     /// Walks all nodes that die. Unreadable ones keep their children.
-    ///
-    /// # Errors
-    /// The index cannot be read.
-    pub(super) fn walk(&mut self) -> Result<()> {
-        while let Some((fingerprint, container)) = self.work.pop() {
-            if self.walked.len().is_multiple_of(NODES_BETWEEN_LOOKS) && (self.is_stopped)() {
+    fn walk(&mut self) -> Result<()> {
+        while let Some((fingerprint, container)) = self.set.work.pop() {
+            if self.set.walked.len().is_multiple_of(NODES_BETWEEN_LOOKS) && (self.is_stopped)() {
                 break;
             }
             let Ok(view) = self.core.dedup.nodes().node_of(&fingerprint, container) else { continue };
-            self.walked.push((fingerprint, container));
+            self.set.walked.push((fingerprint, container));
             for reference in view.references() {
                 match reference {
-                    Reference::Chunk(_) => self.chunk_references += 1,
+                    Reference::Chunk(_) => self.set.chunk_references += 1,
                     Reference::Node { child, .. } => self.drop_node(child.fingerprint)?,
                 }
             }
         }
-        self.walked.sort_unstable_by_key(|(fingerprint, container)| (*container, *fingerprint));
+        self.set.walked.sort_unstable_by_key(|(fingerprint, container)| (*container, *fingerprint));
         Ok(())
     }
 
-    /// The nodes that die and can be read, with their containers, in disk order.
-    pub(super) fn nodes(&self) -> &[(Fingerprint, ContainerId)] {
-        &self.walked
-    }
-
-    /// Visits each chunk that dies.
+    /// Whether each of these nodes has one reference, beside those that go anyhow.
     ///
     /// # Errors
     /// The index cannot be read.
-    pub(super) fn for_each_dead_chunk(&self, visit: &mut dyn FnMut(&Fingerprint, &Cell)) -> Result<()> {
+    pub(super) fn have_one_reference(&self, nodes: &[Fingerprint]) -> Result<bool> {
+        for node in nodes {
+            let leaving = self.leaving.dropped.get(node).copied().unwrap_or(0);
+            if self.core.indexes.nodes.committed(node)?.is_none_or(|cell| cell.references > leaving.saturating_add(1)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Ends a set. Returns the number of nodes that die in all sets.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub(super) fn end_set(&mut self) -> Result<usize> {
+        self.walk()?;
+        let Gone { walked: nodes, chunk_references, own_chunks, .. } = std::mem::take(&mut self.set);
+        self.sets.push(DeadSet { nodes, chunk_references, own_chunks });
+        Ok(self.sets.iter().map(|set| set.nodes.len()).sum())
+    }
+
+    /// Returns the number of sets that ended.
+    pub(super) fn sets(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// Forgets the sets that ended.
+    pub(super) fn clear_sets(&mut self) {
+        self.sets.clear();
+    }
+
+    /// The nodes of the sets that die and can be read, with their containers: of each set in disk order.
+    pub(super) fn nodes(&self) -> impl Iterator<Item = (usize, &Fingerprint, ContainerId)> {
+        let numbered = self.sets.iter().enumerate();
+        numbered.flat_map(|(number, set)| set.nodes.iter().map(move |(node, container)| (number, node, *container)))
+    }
+
+    /// Visits each chunk that dies with a set, with the number of the set.
+    ///
+    /// # Errors
+    /// The index cannot be read.
+    pub(super) fn for_each_dead_chunk(&self, visit: &mut dyn FnMut(usize, &Fingerprint, &Cell)) -> Result<()> {
         let index = &self.core.indexes.chunks;
-        let parts = (self.chunk_references + self.own_chunks.len() as u64).div_ceil(CHUNKS_AT_ONCE).max(1);
+        let references: u64 = self.sets.iter().map(|set| set.chunk_references + set.own_chunks.len() as u64).sum();
+        let parts = references.div_ceil(CHUNKS_AT_ONCE).max(1);
         for part in 0..parts {
             let is_in_part = |fingerprint: &Fingerprint| {
                 let place = (u128::from(fingerprint.prefix()) * u128::from(parts)) >> u64::BITS;
                 place == u128::from(part)
             };
-            let mut dropped: HashMap<Fingerprint, u32> = HashMap::new();
-            for chunk in self.own_chunks.iter().filter(|chunk| is_in_part(chunk)) {
-                *dropped.entry(*chunk).or_insert(0) += 1;
-            }
-            for (number, (fingerprint, container)) in self.walked.iter().enumerate() {
-                if number.is_multiple_of(NODES_BETWEEN_LOOKS) && (self.is_stopped)() {
-                    return Ok(());
-                }
-                let Ok(view) = self.core.dedup.nodes().node_of(fingerprint, *container) else { continue };
-                for reference in view.references() {
-                    if let Reference::Chunk(child) = reference
-                        && is_in_part(&child.fingerprint)
-                    {
-                        *dropped.entry(child.fingerprint).or_insert(0) += 1;
-                    }
-                }
-            }
+            let Some(dropped) = self.dropped_chunks(&is_in_part) else { return Ok(()) };
             let fingerprints: Vec<Fingerprint> = dropped.keys().copied().collect();
             let mut sealed = index.sealed_cells_of(&fingerprints)?;
             let cells = index.cells_of(&fingerprints, &mut sealed)?;
             for (fingerprint, cell) in fingerprints.iter().zip(cells) {
                 if let Some(cell) = cell
-                    && cell.references > 0
-                    && (self.takes_all || dropped.get(fingerprint).is_some_and(|dropped| cell.references <= *dropped))
+                    && let Some(Dropped { count, set: Some(set), leaving }) = dropped.get(fingerprint).copied()
+                    && cell.references > leaving
+                    && (self.takes_all || cell.references <= count.saturating_add(leaving))
                 {
-                    visit(fingerprint, &cell);
+                    visit(set as usize, fingerprint, &cell);
                 }
             }
         }
         Ok(())
+    }
+
+    /// Counts the references to the chunks of a part that go; none if the work is not wanted any more.
+    fn dropped_chunks(&self, is_in_part: &dyn Fn(&Fingerprint) -> bool) -> Option<HashMap<Fingerprint, Dropped>> {
+        let mut dropped: HashMap<Fingerprint, Dropped> = HashMap::new();
+        for (number, set) in (0..).zip(&self.sets) {
+            let mut drop = |chunk: &Fingerprint| {
+                if is_in_part(chunk) {
+                    let new = Dropped { count: 0, set: Some(number), leaving: 0 };
+                    let dropped = dropped.entry(*chunk).or_insert(new);
+                    dropped.count += 1;
+                    dropped.set = dropped.set.filter(|set| *set == number);
+                }
+            };
+            set.own_chunks.iter().for_each(&mut drop);
+            self.for_each_chunk(&set.nodes, &mut drop)?;
+        }
+        let mut leave = |chunk: &Fingerprint| {
+            if let Some(dropped) = dropped.get_mut(chunk) {
+                dropped.leaving += 1;
+            }
+        };
+        self.for_each_chunk(&self.leaving.walked, &mut leave)?;
+        Some(dropped)
+    }
+
+    /// Visits each reference to a chunk in some nodes; returns none if the work is not wanted any more.
+    fn for_each_chunk(&self, nodes: &[(Fingerprint, ContainerId)], visit: &mut dyn FnMut(&Fingerprint)) -> Option<()> {
+        for (number, (fingerprint, container)) in nodes.iter().enumerate() {
+            if number.is_multiple_of(NODES_BETWEEN_LOOKS) && (self.is_stopped)() {
+                return None;
+            }
+            let Ok(view) = self.core.dedup.nodes().node_of(fingerprint, *container) else { continue };
+            for reference in view.references() {
+                if let Reference::Chunk(child) = reference {
+                    visit(&child.fingerprint);
+                }
+            }
+        }
+        Some(())
     }
 }

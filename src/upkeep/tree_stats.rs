@@ -19,7 +19,8 @@ use dedupfs_store::tree::{Content, Entry};
 use serde::{Deserialize, Serialize};
 
 use super::count_down::CountDown;
-use super::would_free::{NAMES_AT_ONCE, WouldFree, count, drop_roots};
+use super::reclaim::ReclaimControl;
+use super::would_free::{NAMES_AT_ONCE, WouldFree, behind_reclaiming, count, drop_roots, new_count_down};
 use crate::engine::Core;
 use crate::progress::Progress;
 use crate::versions::read::{Found, FrozenTree};
@@ -54,7 +55,12 @@ pub struct TreeStats {
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`; damage, I/O errors; the work was ended.
-pub(crate) fn tree_stats(core: &Core, ino: Ino, progress: &dyn Progress) -> Result<TreeStats> {
+pub(crate) fn tree_stats(
+    core: &Core,
+    control: &ReclaimControl,
+    ino: Ino,
+    progress: &dyn Progress,
+) -> Result<TreeStats> {
     let is_stopped = || progress.is_cancelled();
     let view = &core.namespace.committed()?;
     let mut all = CountDown::of_everything(core, &is_stopped);
@@ -67,18 +73,21 @@ pub(crate) fn tree_stats(core: &Core, ino: Ino, progress: &dyn Progress) -> Resu
     progress.finish();
     let (only, mut stats) = (walked?, walk.stats);
     progress.start("counting what is stored", 0);
-    let stored = count(core, &mut all);
+    let stored = sum_of(core, all);
     progress.finish();
     stats.stored = stored?;
-    drop(all);
-    let mut count_down = CountDown::new(core, &is_stopped);
     progress.start("counting what is only here", 0);
-    let dropped = match only {
-        Some(Only::Root(root)) => count_down.drop_reference(&root),
-        Some(Only::Nothing) => Ok(()),
-        None => drop_roots(view, &[ino], &mut count_down, progress),
-    };
-    let only_here = dropped.and_then(|()| count(core, &mut count_down));
+    let only_here = behind_reclaiming(control, |is_reclaiming| {
+        let mut count_down = new_count_down(core, &is_stopped, is_reclaiming)?;
+        match &only {
+            Some(Only { root: Some(root), way }) if count_down.have_one_reference(way)? => {
+                count_down.drop_reference(root)?;
+            }
+            Some(_) => {}
+            None => drop_roots(view, &[ino], &mut count_down, progress)?,
+        }
+        Ok(WouldFree { is_reclaiming, ..sum_of(core, count_down)? })
+    });
     progress.finish();
     stats.only_here = only_here?;
     if is_stopped() {
@@ -87,12 +96,18 @@ pub(crate) fn tree_stats(core: &Core, ino: Ino, progress: &dyn Progress) -> Resu
     Ok(stats)
 }
 
+/// Sums up everything that was dropped.
+fn sum_of(core: &Core, mut count_down: CountDown<'_>) -> Result<WouldFree> {
+    count_down.end_set()?;
+    Ok(count(core, &count_down)?.pop().unwrap_or_default())
+}
+
 /// What of a frozen tree may be only here.
-enum Only {
-    /// What goes with this reference.
-    Root(Reference),
-    /// It is empty, or another version holds all of it, too.
-    Nothing,
+struct Only {
+    /// What goes with this reference; none of an empty tree.
+    root: Option<Reference>,
+    /// The nodes on the way to it. If another version has one of them, too, nothing is only here.
+    way: Vec<Fingerprint>,
 }
 
 struct Walk<'a, 'b> {
@@ -172,25 +187,19 @@ impl Walk<'_, '_> {
             let root = inode.root.reference().ok_or(EngineError::NotFound)?;
             self.tree(version, &inode.root, None)?;
             self.stats.fingerprint = Some(root.fingerprint().to_string());
-            return Ok(Some(Only::Root(root)));
+            return Ok(Some(Only { root: Some(root), way: Vec::new() }));
         }
         let tree = FrozenTree::open(self.core.dedup.nodes(), version, &inode.root)?;
         let found = tree.find(ino)?;
         let Content::Directory(directory) = found.entry.content else { return Err(EngineError::NotDirectory) };
-        let Some((level, child)) = directory.root else { return Ok(Some(Only::Nothing)) };
+        let Some((level, child)) = directory.root else {
+            return Ok(Some(Only { root: None, way: Vec::new() }));
+        };
         self.tree(version, &inode.root, Some(&found))?;
         self.stats.fingerprint = Some(child.fingerprint.to_string());
         let top = inode.root.reference().map(|root| root.fingerprint());
-        for node in top.into_iter().chain(tree.way_to(ino)?) {
-            if !self.has_one_reference(&node)? {
-                return Ok(Some(Only::Nothing));
-            }
-        }
-        Ok(Some(Only::Root(Reference::Node { level, child })))
-    }
-
-    fn has_one_reference(&self, node: &Fingerprint) -> Result<bool> {
-        Ok(self.core.indexes.nodes.committed(node)?.is_some_and(|cell| cell.references <= 1))
+        let way = top.into_iter().chain(tree.way_to(ino)?).collect();
+        Ok(Some(Only { root: Some(Reference::Node { level, child }), way }))
     }
 
     /// Walks the whole tree of a version, or one of its directories.

@@ -1,6 +1,6 @@
 //! The bytes that removing versions, files or directories would free: exact in chunks and nodes, an estimate on the disk.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{CommittedView, Inode, is_frozen};
@@ -8,11 +8,14 @@ use dedupfs_service::Ino;
 use serde::{Deserialize, Serialize};
 
 use super::count_down::CountDown;
+use super::reclaim::ReclaimControl;
 use crate::engine::Core;
 use crate::progress::Progress;
 
 /// Names read at once.
 pub(super) const NAMES_AT_ONCE: usize = 512;
+/// Dead nodes of several sets, some 40 bytes each, whose chunks are counted at once: bounds memory.
+const NODES_COUNTED_AT_ONCE: usize = 1 << 20;
 
 /// What a removal would free, behind a reclaiming that leaves nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -27,30 +30,70 @@ pub struct WouldFree {
     pub node_bytes: u64,
     /// Estimate of the bytes on the disks: each container is taken to compress evenly.
     pub disk_bytes_estimate: u64,
+    /// Reclaiming ran meanwhile. Then everything that it was going to free counts as in use, so more may be freed.
+    #[serde(default)]
+    pub is_reclaiming: bool,
 }
 
-/// Returns what the removal of these inodes, with everything below them, would free. Of a file with further names
-/// elsewhere nothing is freed. Counts must be settled.
+/// Returns what each set of inodes would free if it was removed alone, with everything below them: behind a run of
+/// reclaiming that frees what is unreferenced already, or, if `control` is running, as if nothing was. Of a file with
+/// further names elsewhere nothing is freed. A set of which an inode is gone has no result. Counts must be settled.
 /// Memory: that of a count-down, 32 bytes for each live file of one chunk, and 16 for each live file with several names.
 ///
 /// # Errors
-/// `NotFound`; an inode within a version, which cannot be removed; the index or names cannot be read; the work was ended.
-pub(crate) fn would_free(core: &Core, inos: &[Ino], progress: &dyn Progress) -> Result<WouldFree> {
-    let is_stopped = || progress.is_cancelled();
-    let view = core.namespace.committed()?;
-    let mut count_down = CountDown::new(core, &is_stopped);
-    progress.start("reading names", 0);
-    let dropped = drop_roots(&view, inos, &mut count_down, progress);
-    progress.finish();
-    dropped?;
-    progress.start("counting down", 0);
-    let counted = count(core, &mut count_down);
-    progress.finish();
-    let counted = counted?;
-    if is_stopped() {
-        return Err(EngineError::Ended("the count-down"));
+/// An inode within a version, which cannot be removed; the index or names cannot be read; the work was ended.
+pub(crate) fn would_free(
+    core: &Core,
+    control: &ReclaimControl,
+    sets: &[Vec<Ino>],
+    progress: &dyn Progress,
+) -> Result<Vec<Option<WouldFree>>> {
+    behind_reclaiming(control, |is_reclaiming| {
+        let is_stopped = || progress.is_cancelled();
+        let view = core.namespace.committed()?;
+        let mut count_down = new_count_down(core, &is_stopped, is_reclaiming)?;
+        let (mut results, mut gone) = (Vec::with_capacity(sets.len()), HashSet::new());
+        for (number, set) in sets.iter().enumerate() {
+            match drop_roots(&view, set, &mut count_down, progress) {
+                Err(EngineError::NotFound) => gone.insert(number),
+                dropped => dropped.map(|()| false)?,
+            };
+            if count_down.end_set()? >= NODES_COUNTED_AT_ONCE || number + 1 == sets.len() {
+                results.append(&mut count(core, &count_down)?);
+                count_down.clear_sets();
+            }
+            if is_stopped() {
+                return Err(EngineError::Ended("the count-down"));
+            }
+        }
+        let told = results.into_iter().map(|told| WouldFree { is_reclaiming, ..told });
+        Ok(told.enumerate().map(|(number, told)| (!gone.contains(&number)).then_some(told)).collect())
+    })
+}
+
+/// Counts again if reclaiming ran meanwhile: it drops what was counted as leaving.
+pub(super) fn behind_reclaiming<T>(control: &ReclaimControl, count: impl Fn(bool) -> Result<T>) -> Result<T> {
+    let quiet = control.quiet();
+    if quiet.is_some() {
+        let counted = count(false);
+        if control.quiet() == quiet {
+            return counted;
+        }
     }
-    Ok(counted)
+    count(true)
+}
+
+/// Begins a count-down without what the next run of reclaiming frees, unless one is running.
+pub(super) fn new_count_down<'a>(
+    core: &'a Core,
+    is_stopped: &'a dyn Fn() -> bool,
+    is_reclaiming: bool,
+) -> Result<CountDown<'a>> {
+    let mut count_down = CountDown::new(core, is_stopped);
+    if !is_reclaiming {
+        count_down.leave_unreferenced()?;
+    }
+    Ok(count_down)
 }
 
 /// Drops the roots of the inodes and of everything below them.
@@ -97,10 +140,9 @@ pub(super) fn drop_roots(
     Ok(())
 }
 
-/// Finishes a count-down and sums up what dies.
-pub(super) fn count(core: &Core, count_down: &mut CountDown<'_>) -> Result<WouldFree> {
-    count_down.walk()?;
-    let mut result = WouldFree::default();
+/// Sums up what dies with each set of a count-down.
+pub(super) fn count(core: &Core, count_down: &CountDown<'_>) -> Result<Vec<WouldFree>> {
+    let mut results = vec![WouldFree::default(); count_down.sets()];
     let on_disk = |kind, container, bytes: u64| {
         let record = core.stores.of(kind).record(container);
         record.map_or(0, |record| {
@@ -108,20 +150,24 @@ pub(super) fn count(core: &Core, count_down: &mut CountDown<'_>) -> Result<Would
             u64::try_from(used * u128::from(bytes) / u128::from(record.chunk_bytes.max(1))).unwrap_or(bytes)
         })
     };
-    for (fingerprint, container) in count_down.nodes() {
-        if let Some(cell) = core.indexes.nodes.committed(fingerprint)? {
+    for (set, fingerprint, container) in count_down.nodes() {
+        if let Some(cell) = core.indexes.nodes.committed(fingerprint)?
+            && let Some(result) = results.get_mut(set)
+        {
             let bytes = u64::from(cell.location.len_bytes());
             result.nodes += 1;
             result.node_bytes += bytes;
-            result.disk_bytes_estimate += on_disk(dedupfs_store::ContainerKind::Recipe, *container, bytes);
+            result.disk_bytes_estimate += on_disk(dedupfs_store::ContainerKind::Recipe, container, bytes);
         }
     }
-    count_down.for_each_dead_chunk(&mut |_, cell| {
-        let bytes = u64::from(cell.location.len_bytes());
-        result.chunks += 1;
-        result.chunk_bytes += bytes;
-        let container = cell.location.container();
-        result.disk_bytes_estimate += on_disk(dedupfs_store::ContainerKind::Data, container, bytes);
+    count_down.for_each_dead_chunk(&mut |set, _, cell| {
+        if let Some(result) = results.get_mut(set) {
+            let bytes = u64::from(cell.location.len_bytes());
+            result.chunks += 1;
+            result.chunk_bytes += bytes;
+            let container = cell.location.container();
+            result.disk_bytes_estimate += on_disk(dedupfs_store::ContainerKind::Data, container, bytes);
+        }
     })?;
-    Ok(result)
+    Ok(results)
 }

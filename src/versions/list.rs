@@ -60,6 +60,17 @@ pub struct VersionInfo {
     pub damaged: Option<String>,
 }
 
+/// Sums over the versions of a pool, without those that are incomplete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct VersionTotals {
+    /// Versions.
+    pub count: u64,
+    /// Their regular files.
+    pub files: u64,
+    /// Lengths of these files.
+    pub logical_bytes: u64,
+}
+
 impl VersionInfo {
     /// Whether it is of this source and host.
     pub(crate) fn is_of(&self, origin: &Origin) -> bool {
@@ -76,28 +87,18 @@ impl VersionInfo {
 pub(crate) fn list(view: &CommittedView, directory: Option<Ino>) -> Result<Vec<VersionInfo>> {
     let mut by_directory: BTreeMap<Ino, Vec<Inode>> = BTreeMap::new();
     let mut listed = Vec::new();
-    let mut after = 0;
-    loop {
-        let versions = view.versions(after, ROWS_AT_ONCE)?;
-        let Some((last, _)) = versions.last() else { break };
-        after = *last;
-        for (ino, version) in versions {
-            match version {
-                // A forgotten version, which somebody still reads, has no name.
-                Ok(version) if version.nlink == 0 => {}
-                Ok(version) if directory.is_none_or(|directory| directory == version.parent) => {
-                    by_directory.entry(version.parent).or_default().push(version);
-                }
-                Ok(_) => {}
-                Err(error) => listed.push(VersionInfo {
-                    name: unnamed(ino),
-                    ino,
-                    damaged: Some(error.to_string()),
-                    ..VersionInfo::default()
-                }),
-            }
+    for_each(view, &mut |ino, version| match version {
+        Ok(version) if directory.is_none_or(|directory| directory == version.parent) => {
+            by_directory.entry(version.parent).or_default().push(version);
         }
-    }
+        Ok(_) => {}
+        Err(error) => listed.push(VersionInfo {
+            name: unnamed(ino),
+            ino,
+            damaged: Some(error.to_string()),
+            ..VersionInfo::default()
+        }),
+    })?;
     for (directory, versions) in by_directory {
         let (path, no_path) = told(path_of(view, directory));
         let is_work = |name: &Vec<u8>| match view.inode(directory)? {
@@ -118,6 +119,44 @@ pub(crate) fn list(view: &CommittedView, directory: Option<Ino>) -> Result<Vec<V
         }
     }
     Ok(in_order(listed))
+}
+
+/// Visits each version that is not forgotten.
+fn for_each(view: &CommittedView, visit: &mut dyn FnMut(Ino, Result<Inode>)) -> Result<()> {
+    let mut after = 0;
+    loop {
+        let versions = view.versions(after, ROWS_AT_ONCE)?;
+        let Some((last, _)) = versions.last() else { return Ok(()) };
+        after = *last;
+        for (ino, version) in versions {
+            // A forgotten version, which somebody still reads, has no name.
+            if version.as_ref().map_or(true, |version| version.nlink > 0) {
+                visit(ino, version);
+            }
+        }
+    }
+}
+
+/// Sums up the versions of a pool. What a damaged record says is missing in the sums.
+///
+/// # Errors
+/// I/O errors; the tables cannot be read.
+pub(crate) fn totals(view: &CommittedView) -> Result<VersionTotals> {
+    let mut totals = VersionTotals::default();
+    for_each(view, &mut |ino, _| {
+        let record = record(view, ino).unwrap_or_default();
+        if !record.is_incomplete {
+            totals.count += 1;
+            totals.files = totals.files.saturating_add(record.files);
+            totals.logical_bytes = totals.logical_bytes.saturating_add(record.logical_bytes);
+        }
+    })?;
+    Ok(totals)
+}
+
+fn record(view: &CommittedView, version: Ino) -> Result<VersionRecord> {
+    let missing = || StoreError::corrupt(format!("version {version}"), "a record", "none");
+    VersionRecord::decode(&view.record(version, VERSION_RECORD)?.ok_or_else(missing)?)
 }
 
 /// Sorts versions by their numbers, which rise with completion. One whose time was given stands in front of the first that was
@@ -151,10 +190,7 @@ fn unnamed(ino: Ino) -> String {
 }
 
 fn info(view: &CommittedView, version: &Inode, directory: &str, name: String) -> VersionInfo {
-    let missing = || StoreError::corrupt(format!("version {}", version.ino), "a record", "none");
-    let record = view.record(version.ino, VERSION_RECORD);
-    let record = record.and_then(|record| VersionRecord::decode(&record.ok_or_else(missing)?));
-    let (record, damaged) = told(record);
+    let (record, damaged) = told(record(view, version.ino));
     let fingerprint = match version.root {
         Root::Tree { child, .. } => child.fingerprint.to_string(),
         _ => String::new(),

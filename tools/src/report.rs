@@ -13,7 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use dedupfs::check::{CheckReport, RebuildReport};
 use dedupfs::config::{SPACE_LOW_PERCENT, SPACE_URGENT_PERCENT};
 use dedupfs::recover::RecoverReport;
-use dedupfs::stats::{IndexSummary, Level, PoolStats, RootSpace};
+use dedupfs::stats::{IndexSummary, Level, PoolStats, RootSpace, VersionTotals};
 use serde::Serialize;
 use serde_json::json;
 
@@ -103,6 +103,8 @@ pub(crate) fn stats(stats: &PoolStats, source: Source) -> String {
     lines.line("files", format!("{}, directories {}, others {}", stats.files, stats.directories, stats.other_inodes));
     lines.line("logical", exact(stats.logical_bytes));
     lines.line("  without holes", exact(stats.data_bytes));
+    let VersionTotals { count, files, logical_bytes } = stats.versions;
+    lines.line("versions", format!("{count}, files in them {files}, {}", exact(logical_bytes)));
     lines.line("unique chunks", stats.unique_chunks);
     lines.line("unique chunk bytes", exact(stats.unique_chunk_bytes));
     lines.line(
@@ -132,7 +134,7 @@ pub(crate) fn stats(stats: &PoolStats, source: Source) -> String {
     lines.heading("ratios");
     lines.line("deduplication", ratio(stats.dedup_ratio));
     lines.line("compression", ratio(stats.compression_ratio));
-    lines.line("total", format!("{} (without holes, against physical)", ratio(stats.total_ratio)));
+    lines.line("total", format!("{} (files without holes and versions, against physical)", ratio(stats.total_ratio)));
     lines.heading("index");
     for (name, summary) in [("chunks", &stats.chunk_index), ("recipe nodes", &stats.recipe_index)] {
         lines.line(name, index(summary));
@@ -263,10 +265,16 @@ pub(crate) fn recovered(report: &RecoverReport, age: Option<Duration>) -> String
     let RebuildReport { containers, chunks, nodes, missing, .. } = report.rebuilt;
     let (files, directories, content) = (restored.files, restored.directories, show(restored.logical_bytes));
     let exported = age.map_or_else(String::new, |age| format!(", exported {} s ago", age.as_secs()));
+    let versions = match report.versions {
+        VersionTotals { count: 0, .. } => String::new(),
+        VersionTotals { count, files, logical_bytes } => {
+            format!(", and {count} versions with {files} files, {}", show(logical_bytes))
+        }
+    };
     let (names, recipes, secs) =
         (show(restored.export_bytes), show(restored.recipe_bytes), report.elapsed_ms as f64 / 1e3);
     let mut text = format!(
-        "recovered {files} files in {directories} directories, {content} of content, as of commit {}{exported}\n\
+        "recovered {files} live files in {directories} directories, {content} of content{versions}, as of commit {}{exported}\n\
          read {names} of names and {recipes} of recipes; index made from {containers} containers: {chunks} chunks, {nodes} recipe \
          nodes; {secs:.1} s\n",
         restored.row

@@ -55,6 +55,7 @@ mod tests;
 pub(crate) use buffers::ChunkData;
 pub use damaged::Suspect;
 pub use inspect::{Inspection, WholeContainer};
+pub use read::Caches;
 pub(crate) use read::reads_of_this_thread;
 pub(crate) use stats::ContainerStats;
 pub use streams::{RECLAIM_STREAM, StreamId};
@@ -91,7 +92,7 @@ pub struct ContainerOptions {
     pub open_limit: usize,
     /// Bytes in flight above which [`ContainerStore::wait_for_room`] waits.
     pub in_flight_limit_bytes: u64,
-    /// Bytes of decompressed regions in the cache.
+    /// Bytes of decompressed regions in the cache. Half as many are read ahead at a time.
     pub region_cache_bytes: u64,
     /// Bytes of tables of closed containers in the cache.
     pub table_cache_bytes: u64,
@@ -115,8 +116,26 @@ impl std::fmt::Debug for ContainerStore {
 }
 
 impl ContainerStore {
-    /// Opens a store over `slots` with the containers that the namespace knows.
+    /// Opens a store over `slots` with the containers that the namespace knows, and with caches of its own.
     pub fn open(
+        slots: SlotFiles,
+        options: ContainerOptions,
+        workers: Arc<WorkerPool>,
+        records: &[ContainerRecord],
+        ids: ContainerIds,
+    ) -> Result<Arc<Self>> {
+        let caches = Arc::new(Caches::new(
+            options.region_cache_bytes,
+            options.table_cache_bytes,
+            options.region_raw_bytes,
+            options.container_bytes,
+        ));
+        Self::open_sharing(caches, slots, options, workers, records, ids)
+    }
+
+    /// As [`open`](Self::open), with caches that stores share which never have containers of the same id.
+    pub fn open_sharing(
+        caches: Arc<Caches>,
         slots: SlotFiles,
         options: ContainerOptions,
         workers: Arc<WorkerPool>,
@@ -135,7 +154,7 @@ impl ContainerStore {
         }
         let limits = Limits { container_bytes: options.container_bytes, region_raw_bytes: options.region_raw_bytes };
         let writers = WorkerPool::with_queue("dedupfs-write", WRITER_THREADS, QUEUED_WRITES);
-        let shared = Shared::new(options, slots, workers, writers);
+        let shared = Shared::new(options, slots, workers, writers, caches);
         *shared.directory.write() = write_out::closed(records);
         shared.any_damaged.store(records.iter().any(|record| record.damaged), Ordering::Release);
         Ok(Arc::new(Self {
@@ -429,12 +448,13 @@ impl ContainerStore {
         // One lock after the other: in the literal below, each would be held until its end.
         let containers = self.shared.directory.read().len() as u64;
         let filling = self.streams.lock().len() as u64;
+        let (region_cache_bytes, table_cache_bytes) = self.shared.caches.used_bytes();
         ContainerStats {
             containers,
             filling,
             in_flight_bytes: self.in_flight_bytes(),
-            region_cache_bytes: self.shared.caches.regions.weight(),
-            table_cache_bytes: self.shared.caches.tables.weight(),
+            region_cache_bytes,
+            table_cache_bytes,
             ..self.shared.counters.snapshot()
         }
     }

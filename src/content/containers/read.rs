@@ -26,7 +26,6 @@ use dedupfs_sync::cache::{Cache, CacheHasher, get_or_load, weighing};
 use quick_cache::sync::DefaultLifecycle;
 use quick_cache::{OptionsBuilder, Weighter};
 
-use super::ContainerOptions;
 use super::buffers::{ChunkData, RegionBytes};
 use super::open_container::{Found, OpenContainer};
 use super::shared::{KnownContainer, Shared};
@@ -83,19 +82,27 @@ impl Weighter<ContainerId, CachedTable> for TableWeight {
     }
 }
 
-pub(super) struct Caches {
+/// Regions and tables of closed containers. The stores of a pool share them: container ids are never used twice.
+pub struct Caches {
     pub(super) regions: Cache<RegionKey, Arc<RegionBytes>, RegionWeight>,
     pub(super) tables: Cache<ContainerId, CachedTable, TableWeight>,
 }
 
 impl Caches {
-    pub(super) fn new(options: &ContainerOptions) -> Self {
-        let (regions, tables) = (options.region_cache_bytes, options.table_cache_bytes);
-        let region = u64::from(options.region_raw_bytes);
+    /// Makes caches for containers of `container_bytes` with regions of at most `region_raw_bytes`, of so many bytes in all.
+    #[must_use]
+    pub fn new(region_cache_bytes: u64, table_cache_bytes: u64, region_raw_bytes: u32, container_bytes: u32) -> Self {
+        let (region, largest_table) = (u64::from(region_raw_bytes), LARGEST_TABLE * u64::from(container_bytes));
         Self {
-            regions: cache(regions, region, LARGEST_REGION * region, RegionWeight),
-            tables: cache(tables, TABLE_BYTES_TYPICAL, LARGEST_TABLE * u64::from(options.container_bytes), TableWeight),
+            regions: cache(region_cache_bytes, region, LARGEST_REGION * region, RegionWeight),
+            tables: cache(table_cache_bytes, TABLE_BYTES_TYPICAL, largest_table, TableWeight),
         }
+    }
+
+    /// Returns the bytes of the regions and of the tables that are cached.
+    #[must_use]
+    pub fn used_bytes(&self) -> (u64, u64) {
+        (self.regions.weight(), self.tables.weight())
     }
 
     /// Forgets all entries of containers for which `is_gone`.

@@ -55,7 +55,7 @@ pub(super) struct Shared {
     pub(super) writers: WorkerPool,
     /// Third in the lock order. Every lookup reads it; it is written once or twice for each container.
     pub(super) directory: RwLock<HashMap<ContainerId, KnownContainer>>,
-    pub(super) caches: Caches,
+    pub(super) caches: Arc<Caches>,
     pub(super) prefetching: Prefetching,
     pub(super) counters: Counters,
     pub(super) buffers: Arc<RegionPool>,
@@ -97,12 +97,13 @@ impl Shared {
         slots: SlotFiles,
         workers: Arc<WorkerPool>,
         writers: WorkerPool,
+        caches: Arc<Caches>,
     ) -> Self {
         let region_bytes = options.region_raw_bytes.max(1);
         // Regions being filled and compressed at once; further buffers are freed.
         let kept = options.open_limit + workers.threads() * 12 + 4;
         Self {
-            caches: Caches::new(&options),
+            caches,
             prefetching: Prefetching::new(&options),
             buffers: RegionPool::new(region_bytes as usize, kept),
             write_buffers: WriteBuffers::new(options.in_flight_limit_bytes),

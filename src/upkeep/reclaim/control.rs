@@ -69,6 +69,8 @@ struct ControlState {
     /// Number of those who wait for the end of the runs.
     ending: usize,
     started: Option<Instant>,
+    /// Number of runs that began.
+    begun: u64,
     step: Option<Step>,
     report: ReclaimReport,
 }
@@ -162,6 +164,7 @@ impl ReclaimControl {
         state.is_background = is_background;
         (state.is_stopped, state.step, state.report) = (false, None, ReclaimReport::default());
         state.started = Some(Instant::now());
+        state.begun += 1;
         Begun(self)
     }
 
@@ -179,6 +182,12 @@ impl ReclaimControl {
     /// Notes the results so far.
     pub(super) fn note(&self, report: &ReclaimReport) {
         self.state.lock().report.clone_from(report);
+    }
+
+    /// Returns the number of runs so far; none while one is under way.
+    pub(crate) fn quiet(&self) -> Option<u64> {
+        let state = self.state.lock();
+        state.started.is_none().then_some(state.begun)
     }
 
     /// Returns the progress of the current run.

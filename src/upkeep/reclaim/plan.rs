@@ -24,26 +24,21 @@ impl Run<'_> {
         let core = self.core;
         let is_stopped = || self.pace.stopped().is_some();
         let mut count_down = CountDown::new(core, &is_stopped);
-        core.indexes.nodes.for_each(&mut |fingerprint, cell| {
-            if cell.references == 0 && !core.dedup.is_pinned(&fingerprint) {
-                count_down.die(fingerprint, cell.location.container());
-            }
-            Ok(())
-        })?;
-        count_down.walk()?;
+        count_down.drop_unreferenced()?;
+        let nodes_freed = count_down.end_set()?;
         let mut gone_nodes = Gone::new();
-        for (fingerprint, container) in count_down.nodes() {
+        for (_, fingerprint, container) in count_down.nodes() {
             if let Some(cell) = self.core.indexes.nodes.committed(fingerprint)? {
-                let gone = gone_nodes.entry(*container).or_default();
+                let gone = gone_nodes.entry(container).or_default();
                 *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
             }
         }
         let mut gone_chunks = Gone::new();
-        count_down.for_each_dead_chunk(&mut |_, cell| {
+        count_down.for_each_dead_chunk(&mut |_, _, cell| {
             let gone = gone_chunks.entry(cell.location.container()).or_default();
             *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
         })?;
-        self.report.nodes_freed = count_down.nodes().len() as u64;
+        self.report.nodes_freed = nodes_freed as u64;
         let mut io_bytes = 0;
         for (kind, gone) in [(ContainerKind::Data, gone_chunks), (ContainerKind::Recipe, gone_nodes)] {
             io_bytes += self.plan_kind(kind, &gone);

@@ -97,6 +97,9 @@ pub(crate) struct ForgetArgs {
     /// Versions to remove
     #[arg(value_name = "MNT/NAME", required = true)]
     pub(crate) versions: Vec<PathBuf>,
+    /// Remove nothing; show what the removal would free
+    #[arg(short = 'n', long)]
+    pub(crate) dry_run: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,

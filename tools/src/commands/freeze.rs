@@ -32,6 +32,8 @@ use crate::{exit, interrupt, mountinfo, report};
 const ADVICE: &str = "; nothing was frozen";
 /// Versions made of a directory that changes meanwhile.
 const ATTEMPTS: u32 = 3;
+/// By so much may the time of a backup lie in the future: it was made in another time zone, or by another clock.
+const CLOCKS_DIFFER_SECS: i64 = 24 * 3600;
 /// Inode number of a mount's root.
 const ROOT_INO: u64 = 1;
 
@@ -153,7 +155,12 @@ fn target(path: &Path, time: TimeOf) -> Result<Target, Failure> {
     let secs = secs.ok_or_else(|| {
         unusable(path, "has no date such as 2026-11-23 in its name: `--time mtime` takes the time of its last change, `--time now` the present")
     })?;
-    // No backup was made in the future.
+    if secs > now + CLOCKS_DIFFER_SECS {
+        return Err(unusable(
+            path,
+            "is of the future by its name or mtime: `--time now` takes the present, a right name or `touch` another time",
+        ));
+    }
     Ok(Target { path: path.to_owned(), secs: secs.min(now), time })
 }
 

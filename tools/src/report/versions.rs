@@ -65,14 +65,23 @@ pub(crate) fn frozen_sum(result: &Frozen) -> String {
 }
 
 pub(crate) fn would_free(told: &WouldFree) -> String {
-    let WouldFree { chunks, chunk_bytes, nodes, node_bytes, disk_bytes_estimate } = told;
+    let WouldFree { chunks, chunk_bytes, nodes, node_bytes, disk_bytes_estimate, .. } = told;
     format!(
         "removing this frees {chunks} chunks, {}, and {nodes} nodes, {}, before compression\n\
-         on the disks about {}, when `dedupfs-gc` has run\n",
+         on the disks about {}, when `dedupfs-gc` has run\n{}",
         exact(*chunk_bytes),
         exact(*node_bytes),
-        show(*disk_bytes_estimate)
+        show(*disk_bytes_estimate),
+        reclaiming(told)
     )
+}
+
+/// Says that figures may be too low.
+fn reclaiming(told: &WouldFree) -> &'static str {
+    match told.is_reclaiming {
+        true => "`dedupfs-gc` is running: what it is about to free still counts as in use, so more may be freed\n",
+        false => "",
+    }
 }
 
 /// Tells what a tree holds.
@@ -87,7 +96,7 @@ pub(crate) fn tree(path: &str, stats: &TreeStats) -> String {
     lines.line("logical", exact(*logical_bytes));
     lines.line("  without holes", exact(*data_bytes));
     let of = |told: &WouldFree| {
-        let WouldFree { chunks, chunk_bytes, nodes, node_bytes, disk_bytes_estimate } = told;
+        let WouldFree { chunks, chunk_bytes, nodes, node_bytes, disk_bytes_estimate, .. } = told;
         let disk = show(*disk_bytes_estimate);
         format!(
             "{chunks} chunks, {}, and {nodes} nodes, {}; about {disk} on the disks",
@@ -103,6 +112,7 @@ pub(crate) fn tree(path: &str, stats: &TreeStats) -> String {
         nodes: stored.nodes.saturating_sub(only_here.nodes),
         node_bytes: stored.node_bytes.saturating_sub(only_here.node_bytes),
         disk_bytes_estimate: stored.disk_bytes_estimate.saturating_sub(only_here.disk_bytes_estimate),
+        is_reclaiming: false,
     };
     lines.line("  shared", of(&shared));
     let within = if stored.chunk_bytes == 0 { 0.0 } else { *data_bytes as f64 / stored.chunk_bytes as f64 };
@@ -110,6 +120,7 @@ pub(crate) fn tree(path: &str, stats: &TreeStats) -> String {
     if let Some(fingerprint) = fingerprint {
         lines.line("fingerprint", fingerprint);
     }
+    lines.0.push_str(reclaiming(only_here));
     lines.0
 }
 
@@ -240,6 +251,8 @@ pub(crate) fn list(
         writeln!(text, "{count} {}, {files} files, {}, new {}", plural(count), show(logical_bytes), show(new_bytes));
     if has_sizes {
         text.push_str("only here: what removing this version alone frees, before compression; of several together: `dedupfs-stats --would-free`\n");
+        let told = versions.iter().filter_map(|version| version.only_here.as_ref());
+        text.push_str(told.map(reclaiming).max_by_key(|said| said.len()).unwrap_or_default());
     }
     text
 }
@@ -342,12 +355,14 @@ pub(crate) fn pruned(result: &Pruned) -> String {
     if result.dry_run {
         let count = result.versions.iter().filter(|version| !version.keep).count();
         let _ = writeln!(text, "would remove {count} of {all} {} (nothing was changed)", plural(all));
-        if let Some(WouldFree { chunk_bytes, node_bytes, disk_bytes_estimate, .. }) = &result.would_free {
+        if let Some(told) = &result.would_free {
+            let WouldFree { chunk_bytes, node_bytes, disk_bytes_estimate, .. } = told;
             let (exact, on_disk) = (show(chunk_bytes.saturating_add(*node_bytes)), show(*disk_bytes_estimate));
             let _ = writeln!(
                 text,
                 "together that frees {exact} before compression, about {on_disk} on the disks, when `dedupfs-gc` has run"
             );
+            text.push_str(reclaiming(told));
         }
         if !result.for_space.is_empty() {
             let names: Vec<String> = result.for_space.iter().map(|name| plain(name)).collect();

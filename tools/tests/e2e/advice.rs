@@ -233,7 +233,7 @@ fn regression_damaged_recipe_nodes_are_brought_back_by_scrub() {
         run(&["fsck", "--trial-recovery"]).expect(0, &["sound: a lost meta root would come back whole"]);
         let recover = Tool::new(DEDUPFS).args(["recover", "--force", "--yes"]).arg(&site.pool);
         let recover = if roots[0] == roots[1] { recover } else { recover.arg("--data").arg(&site.data) };
-        recover.run().expect(0, &["recovered 20 files"]);
+        recover.run().expect(0, &["recovered 20 live files"]);
         site.assert_clean();
         site.mount();
         for number in 0..20 {

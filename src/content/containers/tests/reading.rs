@@ -369,7 +369,7 @@ fn regression_the_largest_tables_are_cached() {
     assert!(large.table.entries.len() > 100_000);
     // The shares of 256 MiB, 512 MiB and 4 GiB.
     for table_cache_bytes in [14 << 20, 29 << 20, 234 << 20] {
-        let caches = Caches::new(&ContainerOptions { container_bytes, table_cache_bytes, ..options() });
+        let caches = Caches::new(1 << 20, table_cache_bytes, options().region_raw_bytes, container_bytes);
         for id in 1..20 {
             caches.tables.insert(ContainerId(id), large.clone());
             assert!(caches.tables.get(&ContainerId(id)).is_some(), "{table_cache_bytes} bytes, container {id}");
