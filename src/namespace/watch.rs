@@ -203,6 +203,12 @@ impl Namespace {
         self.watching.change(|state| state.watch = None);
     }
 
+    /// Whether one more tree can be closed.
+    #[must_use]
+    pub fn has_room_to_close(&self) -> bool {
+        self.watching.state.lock().closed.len() < CLOSED_MAX
+    }
+
     /// Whether the inode is in a closed tree, or may be.
     ///
     /// # Errors

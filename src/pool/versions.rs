@@ -81,7 +81,10 @@ impl Pool {
         let has_mark = core.namespace.xattr(into, WORK_MARK)?.is_some();
         let _hidden = has_mark.then(|| self.service.hide(into)).transpose()?;
         let _reclaiming = self.reclaiming.end(RECLAIM_PATIENCE).ok_or_else(|| {
-            let (what, owner) = ("the pool".to_owned(), "a run of `dedupfs-gc` that does not end".to_owned());
+            let (what, owner) = (
+                "the pool".to_owned(),
+                "a run of `dedupfs-gc`, or another snapshot or freeze, that does not end".to_owned(),
+            );
             StoreError::Busy { what, owner }
         })?;
         core.namespace.record_changes();

@@ -113,6 +113,13 @@ impl Service {
         if is_under_way {
             return Err(busy("the pool", "another `dedupfs freeze`, which must end first"));
         }
+        if !self.core.namespace.has_room_to_close() {
+            return Err(busy(
+                "the pool",
+                "many live trees that were replaced by versions and not removed yet: `rm -r` of each `.dedupfs-put-*` that \
+                 holds one, or another `dedupfs freeze` beside it, removes them",
+            ));
+        }
         *phase = Phase::Reading;
         drop(phase);
         let freeze = Freeze { service: self, top, is_ready: false };

@@ -12,6 +12,7 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dedupfs_base::Result;
@@ -22,12 +23,15 @@ use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{Fingerprint, PoolId, StoreError};
 use dedupfs_sync::Mutex;
 
+use super::list::list;
 use super::name::Origin;
 use crate::engine::Core;
 
 /// Directory of the notes on the meta root.
 pub(crate) const DIRECTORY: &str = "notes";
 const NOTES: &str = "notes of a put";
+/// Versions of each source in a directory whose notes are kept: the last ones, in case these are forgotten.
+const KEPT_VERSIONS: usize = 3;
 const VERSION: u16 = 1;
 /// Records of a block.
 const BLOCK_RECORDS: usize = 4096;
@@ -301,10 +305,26 @@ fn clean(device: &dyn Device, epoch: u32, exists: &dyn Fn(Ino) -> bool) -> Resul
     Ok(())
 }
 
-/// Removes the notes that nobody needs any more; see [`clean`].
+/// Removes the notes that nobody needs any more: see [`clean`], and those of versions behind which [`KEPT_VERSIONS`] newer ones of
+/// the same source are in the same directory. The last one is the usual base of a put.
+///
+/// # Errors
+/// The versions cannot be listed; a file cannot be removed.
 pub(crate) fn clean_pool(core: &Core) -> Result<()> {
-    let exists = |version| core.namespace.inode_shared(version).is_ok_and(|inode| inode.is_some());
-    clean(&*core.meta_device, core.namespace.writer_epoch(), &exists)
+    let mut newer: HashMap<(String, String, String), usize> = HashMap::new();
+    let mut superseded = HashSet::new();
+    for version in list(&core.namespace.committed()?, None)?.into_iter().rev() {
+        let is_whole = !version.incomplete && version.damaged.is_none();
+        let newer = newer.entry((version.directory, version.source, version.host)).or_default();
+        if *newer >= KEPT_VERSIONS {
+            superseded.insert(version.ino);
+        }
+        *newer += usize::from(is_whole);
+    }
+    let is_needed = |version| {
+        !superseded.contains(&version) && core.namespace.inode_shared(version).is_ok_and(|inode| inode.is_some())
+    };
+    clean(&*core.meta_device, core.namespace.writer_epoch(), &is_needed)
 }
 
 /// Bytes of all notes.

@@ -73,6 +73,19 @@ impl Directory {
         }
     }
 
+    /// Returns the inode number of a version. `path` is for messages.
+    pub(crate) fn version_named(&self, name: &OsStr, path: &Path) -> Result<u64, Failure> {
+        let shown = path.display();
+        let found = self.directory_named(name).map_err(|errno| match errno {
+            Errno::NOENT => Failure::failed(format!("{shown} does not exist")),
+            errno => Failure::failed(format!("cannot look at {shown}: {errno}")),
+        })?;
+        let advice = if found.is_some() { "`rm -r` removes a live directory" } else { "`rm` removes it" };
+        found
+            .filter(|ino| is_frozen(*ino))
+            .ok_or_else(|| FailureKind::Usage.because(format!("{shown} is no version: {advice}")))
+    }
+
     /// Removes a version. It is durable after [`sync`](Self::sync). `expected` is its inode number, if it is known.
     pub(crate) fn forget(
         &self,
@@ -82,15 +95,8 @@ impl Directory {
         path: &Path,
     ) -> Result<(), Failure> {
         let shown = path.display();
-        let found = self.directory_named(name).map_err(|errno| match errno {
-            Errno::NOENT => Failure::failed(format!("{shown} does not exist")),
-            errno => Failure::failed(format!("cannot look at {shown}: {errno}")),
-        })?;
-        if !found.is_some_and(is_frozen) {
-            let advice = if found.is_some() { "`rm -r` removes a live directory" } else { "`rm` removes it" };
-            return Err(FailureKind::Usage.because(format!("{shown} is no version: {advice}")));
-        }
-        if expected.is_some() && found != expected {
+        let found = self.version_named(name, path)?;
+        if expected.is_some_and(|expected| found != expected) {
             return Err(Failure::failed(format!("{shown} was renamed or replaced meanwhile: it is kept")));
         }
         // A usage error means that the name has changed meanwhile: the command line is valid.

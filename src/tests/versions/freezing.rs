@@ -349,3 +349,46 @@ fn a_power_loss_leaves_the_live_directory_or_the_version_and_leftovers() {
     }
     assert!(seen[0] >= 4 && seen[1] >= 5, "{seen:?}");
 }
+
+/// Freezes a directory as a tool of its own: each has its hidden directory. Returns the outcome of both steps.
+fn freeze_beside(pool: &Pool, name: &str) -> Result<impl Fn() -> Result<(), Errno>, EngineError> {
+    let work = directory(pool, ROOT_INO, &format!(".work-{name}"));
+    pool.service().set_xattr(CALLER, work, b"user.dedupfs.put", b"", XattrMode::Any).expect("marks");
+    let made = pool.freeze(find(pool, name), (work, name.as_bytes()), &Origin::default(), None, &NoProgress)?;
+    assert!(made.is_some(), "nothing changes");
+    Ok(move || pool.service().rename(work, name.as_bytes(), ROOT_INO, name.as_bytes(), EXCHANGE))
+}
+
+#[test]
+fn one_directory_is_frozen_at_a_time() {
+    let pool = open(&formatted());
+    for name in ["one", "two"] {
+        file(&pool, directory(&pool, ROOT_INO, name), "file", b"content");
+    }
+    let exchange = freeze_beside(&pool, "one").expect("can be frozen");
+    let refused = freeze_beside(&pool, "two").err().expect("the other is under way").to_string();
+    assert!(refused.contains("another `dedupfs freeze`"), "{refused}");
+    // The first one is none the worse for it.
+    exchange().expect("takes its place");
+    pool.service().remove_tree(ROOT_INO, b".work-two").expect("is removed");
+    freeze_beside(&pool, "two").expect("can be frozen")().expect("takes its place");
+    assert!(["one", "two"].iter().all(|name| is_frozen(find(&pool, name))));
+}
+
+/// The seventeenth freeze made its version three times, and said that the directory had been changed.
+#[test]
+fn regression_replaced_trees_that_nobody_removes_are_the_reason_why_no_more_can_be_frozen() {
+    let pool = open(&formatted());
+    for number in 0..16 {
+        let name = format!("live-{number}");
+        file(&pool, directory(&pool, ROOT_INO, &name), "file", b"content");
+        freeze_beside(&pool, &name).expect("can be frozen")().expect("takes its place");
+    }
+    file(&pool, directory(&pool, ROOT_INO, "more"), "file", b"content");
+    let refused = freeze_beside(&pool, "more").err().expect("too many").to_string();
+    assert!(refused.contains("not removed yet") && refused.contains("`rm -r`"), "{refused}");
+    [".work-live-3", ".work-more"].into_iter().for_each(|work| {
+        pool.service().remove_tree(ROOT_INO, work.as_bytes()).expect("is removed");
+    });
+    freeze_beside(&pool, "more").expect("can be frozen")().expect("takes its place");
+}

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dedupfs::scrub::BadCopy;
 use dedupfs::transfer::{BaseChoice, PutOptions, TransferReport, VersionOptions};
 use dedupfs::{NoProgress, Origin, Pool, VersionReport};
-use dedupfs_service::{FileService, ROOT_INO};
+use dedupfs_service::{FileService, ROOT_INO, RenameFlags};
 use dedupfs_store::device::OpenMode;
 
 use super::site::*;
@@ -393,6 +393,32 @@ fn regression_reclaiming_gives_back_the_notes_of_versions_that_are_gone() {
     ["v2", "v3"].into_iter().for_each(|name| forget(&pool, ROOT_INO, name));
     reclaim(&pool);
     assert_eq!(notes(), 0);
+}
+
+/// Notes of every version stayed: a hundred versions of a million files took more room for them than for names and index.
+#[test]
+fn regression_notes_are_kept_for_the_last_versions_of_a_source_in_a_directory() {
+    let top = tempfile::tempdir().expect("makes");
+    make(top.path());
+    let device = formatted();
+    let pool = open(&device);
+    let elsewhere = directory(&pool, ROOT_INO, "elsewhere");
+    put(&pool, top.path(), "other", BaseChoice::None);
+    pool.service().rename(ROOT_INO, b"other", elsewhere, b"other", RenameFlags::default()).expect("moves");
+    let made: Vec<VersionReport> = (1..=6).map(|number| put(&pool, top.path(), &format!("v{number}"), LAST)).collect();
+    assert!(made[1..].iter().all(|report| report.taken_over > 0 && report.without_base.is_none()));
+    let has_notes =
+        |number: usize| device.open(&format!("notes/{:016x}", made[number - 1].ino), OpenMode::Read).is_ok();
+    assert_eq!((1..=6).map(has_notes).collect::<Vec<_>>(), [false, false, true, true, true, true]);
+    pool.sync().expect("syncs");
+    reclaim(&pool);
+    assert_eq!((1..=6).map(has_notes).collect::<Vec<_>>(), [false, false, false, true, true, true]);
+    assert_eq!(device.list("notes").expect("lists").len(), 4, "those of the version elsewhere are kept");
+    let report = put(&pool, top.path(), "old base", BaseChoice::Version(made[0].ino));
+    assert!(report.without_base.expect("says why").contains("no notes"));
+    // The last ones are forgotten by mistake.
+    ["old base", "v6", "v5"].into_iter().for_each(|name| forget(&pool, ROOT_INO, name));
+    assert!(put(&pool, top.path(), "v7", LAST).taken_over > 0);
 }
 
 #[test]

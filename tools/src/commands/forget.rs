@@ -1,20 +1,28 @@
 //! `dedupfs forget`: removes versions, each as a whole.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use dedupfs::{Progress as _, WouldFree};
 use serde::Serialize;
 
 use crate::args::versions::ForgetArgs;
 use crate::control::{ControlClient, Failure, FailureKind};
+use crate::progress::Bars;
 use crate::versions::Directory;
-use crate::{exit, report};
+use crate::{exit, interrupt, report};
 
 /// The result.
 #[derive(Serialize, Default)]
 pub(crate) struct Forgotten {
+    pub(crate) dry_run: bool,
+    /// Versions that were removed, or would be.
     pub(crate) removed: Vec<String>,
     pub(crate) failed: Vec<Failed>,
+    /// With a dry run: what their removal frees together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) would_free: Option<WouldFree>,
 }
 
 /// A version that was not removed.
@@ -29,9 +37,14 @@ type Directories = BTreeMap<PathBuf, (Directory, ControlClient)>;
 
 pub(crate) fn run(args: &ForgetArgs) -> Result<u8, Failure> {
     let mut directories = Directories::new();
-    let mut result = Forgotten::default();
+    let mut result = Forgotten { dry_run: args.dry_run, ..Forgotten::default() };
+    let mut found = Vec::new();
     for path in &args.versions {
-        match forget(path, &mut directories) {
+        let outcome = held(path, &mut directories).and_then(|((directory, daemon), name)| match args.dry_run {
+            true => directory.version_named(name, path).map(|ino| found.push(ino)),
+            false => directory.forget(daemon, name, None, path),
+        });
+        match outcome {
             Ok(()) => result.removed.push(path.display().to_string()),
             // The one failure has a code of its own.
             Err(failure) if args.versions.len() == 1 => return Err(failure),
@@ -41,12 +54,36 @@ pub(crate) fn run(args: &ForgetArgs) -> Result<u8, Failure> {
             }
         }
     }
-    directories.iter().try_for_each(|(path, (directory, _))| directory.sync(path))?;
+    match args.dry_run {
+        true => result.would_free = would_free(found, directories)?,
+        false => directories.iter().try_for_each(|(path, (directory, _))| directory.sync(path))?,
+    }
     exit::print_message(args.json, "forget", &result, report::versions::forgotten)?;
     Ok(if result.failed.is_empty() { exit::OK } else { exit::PARTLY })
 }
 
-fn forget(path: &Path, directories: &mut Directories) -> Result<(), Failure> {
+/// Returns what the removal of these versions frees together.
+fn would_free(versions: Vec<u64>, directories: Directories) -> Result<Option<WouldFree>, Failure> {
+    let mut directories = directories.into_values();
+    let Some((first, mut daemon)) = directories.next().filter(|_| !versions.is_empty()) else { return Ok(None) };
+    if directories.any(|(other, _)| other.place.pool != first.place.pool) {
+        return Err(FailureKind::Usage.because("these versions lie in several pools: ask for those of each"));
+    }
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let told = daemon.would_free(versions, &progress);
+    bars.finish();
+    if progress.is_cancelled() {
+        return Err(Failure::failed("interrupted"));
+    }
+    told.map(Some)
+}
+
+/// Returns the directory that holds a version, with its daemon, and the version's name.
+fn held<'a, 'b>(
+    path: &'a Path,
+    directories: &'b mut Directories,
+) -> Result<(&'b mut (Directory, ControlClient), &'a OsStr), Failure> {
     let Some(name) = path.file_name() else {
         return Err(FailureKind::Usage.because(format!("{} names no version: give its name", path.display())));
     };
@@ -59,8 +96,6 @@ fn forget(path: &Path, directories: &mut Directories) -> Result<(), Failure> {
         let daemon = directory.daemon()?;
         directories.insert(parent.to_owned(), (directory, daemon));
     }
-    match directories.get_mut(parent) {
-        Some((directory, daemon)) => directory.forget(daemon, name, None, path),
-        None => Err(Failure::failed(format!("cannot open {}", parent.display()))),
-    }
+    let held = directories.get_mut(parent);
+    Ok((held.ok_or_else(|| Failure::failed(format!("cannot open {}", parent.display())))?, name))
 }

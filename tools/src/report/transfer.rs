@@ -63,7 +63,13 @@ fn of_version(version: &VersionReport) -> String {
     let resumed = version.resumed.map_or(0, |resumed| resumed.entries);
     if let Some(Resumed { entries, from_secs }) = version.resumed {
         let date = local(from_secs, &TimeZone::system());
-        let _ = writeln!(text, "resumed: {entries} files taken over from an incomplete put of {date}");
+        let _ = match entries {
+            0 => writeln!(
+                text,
+                "nothing could be taken over from an incomplete put of {date}: what changed in the minute before it is read again"
+            ),
+            _ => writeln!(text, "resumed: {entries} files taken over from an incomplete put of {date}"),
+        };
     }
     match (&version.without_base, version.base) {
         (None, Some(_)) => {

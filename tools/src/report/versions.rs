@@ -76,6 +76,13 @@ pub(crate) fn would_free(told: &WouldFree) -> String {
     )
 }
 
+fn together(told: &WouldFree) -> String {
+    let WouldFree { chunk_bytes, node_bytes, disk_bytes_estimate, .. } = told;
+    let (exact, on_disk) = (show(chunk_bytes.saturating_add(*node_bytes)), show(*disk_bytes_estimate));
+    let when = "on the disks, when `dedupfs-gc` has run";
+    format!("together that frees {exact} before compression, about {on_disk} {when}\n{}", reclaiming(told))
+}
+
 /// Says that figures may be too low.
 fn reclaiming(told: &WouldFree) -> &'static str {
     match told.is_reclaiming {
@@ -136,9 +143,17 @@ pub(crate) fn unlinked(report: &VersionReport) -> String {
 
 pub(crate) fn forgotten(result: &Forgotten) -> String {
     let mut text = String::new();
+    let done = if result.dry_run { "would remove" } else { "removed" };
     for path in &result.removed {
         // Writing to a String cannot fail.
-        let _ = writeln!(text, "removed {path}");
+        let _ = writeln!(text, "{done} {path}");
+    }
+    if let Some(told) = &result.would_free {
+        text.push_str(&together(told));
+    }
+    if result.dry_run {
+        text.push_str("nothing was changed; a removal cannot be undone\n");
+        return text;
     }
     match result.removed.len() {
         0 => text.push_str("no version was removed\n"),
@@ -356,13 +371,7 @@ pub(crate) fn pruned(result: &Pruned) -> String {
         let count = result.versions.iter().filter(|version| !version.keep).count();
         let _ = writeln!(text, "would remove {count} of {all} {} (nothing was changed)", plural(all));
         if let Some(told) = &result.would_free {
-            let WouldFree { chunk_bytes, node_bytes, disk_bytes_estimate, .. } = told;
-            let (exact, on_disk) = (show(chunk_bytes.saturating_add(*node_bytes)), show(*disk_bytes_estimate));
-            let _ = writeln!(
-                text,
-                "together that frees {exact} before compression, about {on_disk} on the disks, when `dedupfs-gc` has run"
-            );
-            text.push_str(reclaiming(told));
+            text.push_str(&together(told));
         }
         if !result.for_space.is_empty() {
             let names: Vec<String> = result.for_space.iter().map(|name| plain(name)).collect();

@@ -72,6 +72,8 @@ fn every_command_prints_lines_of_one_shape() {
     ok(DEDUPFS, &[&"series", &"show", &series], &["series"]);
     ok(DEDUPFS, &[&"prune", &series, &"--dry-run"], &["prune"]);
     ok(DEDUPFS, &[&"series", &"unset", &series], &["series"]);
+    ok(DEDUPFS, &[&"forget", &"--dry-run", &v3], &["forget"]);
+    assert!(v3.exists());
     ok(DEDUPFS, &[&"forget", &v3], &["forget"]);
     ok(DEDUPFS, &[&"freeze", &live, &"--dry-run"], &["freeze"]);
     ok(DEDUPFS, &[&"freeze", &live], &["freeze"]);

@@ -155,6 +155,9 @@ fn sources_and_places_of_versions_are_told_apart() {
     dedupfs(&[&"forget", &live.join("file")]).expect(2, &["is no version: `rm`"]);
     dedupfs(&[&"forget", &first.join("file")]).expect(2, &["as a whole"]);
     dedupfs(&[&"forget", &series.join("none")]).expect(1, &["does not exist"]);
+    dedupfs(&[&"forget", &"-n", &first]).expect(0, &["would remove", "together that frees", "nothing was changed"]);
+    dedupfs(&[&"forget", &"-n", &first, &live]).expect(9, &["would remove", "is no version: `rm -r`"]);
+    assert!(first.exists());
     dedupfs(&[&"list", &first]).expect(2, &["is a version, or lies in one"]);
     dedupfs(&[&"series", &"set", &first, &"--keep-last", &"1"]).expect(2, &["is a version, or lies in one"]);
     dedupfs(&[&"prune", &series]).expect(2, &["no rules", "series set"]);

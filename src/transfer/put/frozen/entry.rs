@@ -21,7 +21,7 @@ use super::super::content::{ContentSink, Source};
 use super::super::{Version, device_number, version};
 use super::base::{BaseEntry, ctime_nanos, is_racy};
 use super::window::Batch;
-use super::{Directory, Freezing};
+use super::{Directory, VersionPut};
 use crate::versions::build::{EntryAttributes, FileId, Keep};
 use crate::versions::notes::Noted;
 
@@ -45,7 +45,7 @@ pub(super) struct Made {
     version: Version,
 }
 
-impl Freezing<'_> {
+impl VersionPut<'_> {
     pub(super) fn batch(&self, mut batch: Batch, space: &mut Space) {
         let (directory, from) = (batch.directory.clone(), batch.from.clone());
         while let Some((name, base)) = batch.next() {
@@ -190,7 +190,7 @@ impl Freezing<'_> {
 
     fn file(&self, source: &Source<'_>, now_nanos: i64, base: Option<&BaseEntry>, space: &mut Space) -> Outcome<Made> {
         let mut body = self.body_like(base)?;
-        let mut writing = Writing { freezing: self, body: &mut body };
+        let mut writing = Writing { put: self, body: &mut body };
         let bytes = source.copy(self.tally, &mut space.content, &mut writing)?;
         let stat = source.stat;
         let (attributes, keep) = self.attributes(Place::Open(source.from), stat, &mut space.xattrs, source.path)?;
@@ -295,7 +295,7 @@ impl Freezing<'_> {
             Attributes::Inline(encoded)
         } else {
             let mut body = self.body()?;
-            Writing { freezing: self, body: &mut body }.write(0, &encoded)?;
+            Writing { put: self, body: &mut body }.write(0, &encoded)?;
             let (root, _, pin) = self.publish(&mut body)?;
             keep.extend(pin.map(|pin| Keep::Root(Arc::new(pin))));
             Attributes::Stored(root)
@@ -338,13 +338,13 @@ fn taken_over(stat: &Stat, base: &BaseEntry) -> Made {
 
 /// The content of a file that is being copied.
 struct Writing<'a, 'b> {
-    freezing: &'a Freezing<'a>,
+    put: &'a VersionPut<'a>,
     body: &'b mut FileBody,
 }
 
 impl ContentSink for Writing<'_, '_> {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Outcome<()> {
-        let Freezing { core, service, stream, .. } = self.freezing;
+        let VersionPut { core, service, stream, .. } = self.put;
         let _pass = core.begin_change().map_err(all)?;
         let room = service.admit_write(bytes.len() as u64).map_err(all)?;
         self.body.write(*stream, offset, bytes).map_err(all)?;
@@ -354,8 +354,8 @@ impl ContentSink for Writing<'_, '_> {
     }
 
     fn extend_to(&mut self, size_bytes: u64) -> Outcome<()> {
-        let _pass = self.freezing.core.begin_change().map_err(all)?;
-        self.body.truncate(self.freezing.stream, size_bytes).map_err(all)
+        let _pass = self.put.core.begin_change().map_err(all)?;
+        self.body.truncate(self.put.stream, size_bytes).map_err(all)
     }
 }
 

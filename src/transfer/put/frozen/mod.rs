@@ -82,7 +82,7 @@ struct Counts {
 }
 
 /// A version being made.
-struct Freezing<'a> {
+struct VersionPut<'a> {
     core: &'a Core,
     service: &'a Service,
     options: &'a PutOptions,
@@ -131,7 +131,7 @@ pub(crate) fn put_version(
         .map_err(|error| StoreError::from_io("get", "random bytes", error))
         .map_err(EngineError::from)?;
     let tally = Tally::new(progress);
-    let freezing = Freezing {
+    let put = VersionPut {
         core,
         service,
         options,
@@ -146,7 +146,7 @@ pub(crate) fn put_version(
         descriptors: Descriptors::default(),
     };
     let notes = begin_notes(core, into);
-    let Outcome { built, notes, so_far, counts, without_base } = freezing.run(from, &c_name, (notes, so_far));
+    let Outcome { built, notes, so_far, counts, without_base } = put.run(from, &c_name, (notes, so_far));
     // A client that has gone gives the version no name.
     tally.note(tally.go_on(), std::path::PathBuf::new);
     let (mut report, built, notes) = match (tally.finish(), built, notes) {
@@ -223,7 +223,7 @@ fn discard(notes: Option<NotesWriter>) {
     }
 }
 
-impl Freezing<'_> {
+impl VersionPut<'_> {
     fn run<'b>(mut self, from: OwnedFd, name: &CStr, beside: Beside<'b>) -> Outcome<'b> {
         let (built, (notes, so_far)) = match self.look_at_top(&from) {
             Ok(stat) => {

@@ -16,7 +16,7 @@ use super::super::super::tally::{Outcome, Trouble, reading};
 use super::super::LISTING_BYTES;
 use super::bases::BaseDirectories;
 use super::window::{Batch, Step, WINDOW_ENTRIES, Window};
-use super::{Directory, Freezing, Seen};
+use super::{Directory, Seen, VersionPut};
 
 const CANNOT_OPEN: &str = "cannot open it";
 
@@ -35,7 +35,7 @@ struct Level {
     bases: BaseDirectories,
 }
 
-impl Freezing<'_> {
+impl VersionPut<'_> {
     /// Goes through all directories, and tells each step of the walk.
     pub(super) fn walk(&self, from: OwnedFd, stat: Stat, name: &CStr, hand: Hand<'_, Batch>, steps: &Sender<Step>) {
         // The thread that takes the steps ends after this one, unless it panics.
