@@ -57,8 +57,9 @@ impl Service {
         self.relieve_memory_unless_busy();
         let (data, recipes) = (&self.core.stores.data, &self.core.stores.recipes);
         let is_any = self.core.files.ingest.buffers.trim_if_idle() | data.trim_if_idle() | recipes.trim_if_idle();
-        if is_any {
-            allocator::give_back();
+        match is_any {
+            true => allocator::give_back(),
+            false => allocator::give_back_if_grown(),
         }
     }
 

@@ -212,10 +212,13 @@ impl LocalityCache {
     /// Adds a container whose cells in set number `epoch` are all in `tankers`. Without fingerprints it is remembered
     /// as useless. Ignored if another set was published meanwhile.
     pub(crate) fn insert(&self, epoch: u64, container: ContainerId, prints: Vec<Print>, tankers: Vec<u64>) {
-        let many = prints.len() as u64;
-        if !self.is_enabled() || many > self.limit_prints || prints.len() >= 1 << INDEX_BITS {
+        if !self.is_enabled() {
             return;
         }
+        // One that would push out most others is useless, too. It must be remembered, or each hit reads its table.
+        let is_too_large = prints.len() as u64 > self.limit_prints / 2 || prints.len() >= 1 << INDEX_BITS;
+        let prints = if is_too_large { Vec::new() } else { prints };
+        let many = prints.len() as u64;
         let mut guard = self.state.write();
         let state = &mut *guard;
         if state.epoch != epoch || state.by_container.contains_key(&container) {

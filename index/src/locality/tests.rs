@@ -86,3 +86,17 @@ fn a_cache_without_memory_keeps_nothing() {
         assert!(cache.sizes().bytes <= 20_000);
     }
 }
+
+/// Each hit in a container with very many small chunks read its whole table: a put took 100 s instead of one.
+#[test]
+fn regression_a_container_that_is_too_large_is_asked_for_once() {
+    let cache = LocalityCache::new(100_000);
+    let many = 2 * 100_000 / 52;
+    cache.note_hit(ContainerId(10));
+    assert_eq!(cache.note_hit(ContainerId(10)), [Some(ContainerId(10)), None], "the second hit");
+    cache.insert(0, ContainerId(10), prints(10, many), vec![1]);
+    assert_eq!(cache.note_hit(ContainerId(10)), [None; 2]);
+    // Another state of the index may have fewer of its chunks.
+    cache.begin_epoch(1, |_| false);
+    assert_eq!(cache.note_hit(ContainerId(10)), [Some(ContainerId(10)), None]);
+}

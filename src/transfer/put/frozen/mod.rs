@@ -25,7 +25,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use dedupfs_base::EngineError;
+use dedupfs_base::{EngineError, allocator};
 use dedupfs_content::StreamId;
 use dedupfs_namespace::check_name;
 use dedupfs_service::{FileKind, Ino};
@@ -58,6 +58,8 @@ use crate::versions::work::WORK_MARK;
 
 /// Steps of the walk that may wait for the thread that builds the tree.
 const STEPS_WAITING: usize = 8;
+/// Entries between two looks whether freed memory stays in the process.
+const ENTRIES_BETWEEN_TRIMS: usize = 1 << 15;
 /// Distinguishes the streams of puts from those of processes.
 const STREAM_BASE: u64 = 1 << 33;
 
@@ -282,6 +284,7 @@ impl VersionPut<'_> {
     /// Builds the tree from the steps of the walk. After an error it takes the rest and drops it.
     fn build<'b>(&self, steps: &Receiver<Step>, beside: Beside<'b>) -> (Option<Built>, Beside<'b>) {
         let (mut notes, mut so_far) = beside;
+        let mut entries: usize = 0;
         let mut tree = Some(TreeBuilder::new(&self.core.dedup, self.stream));
         let mut built = None;
         for step in steps.iter() {
@@ -293,6 +296,11 @@ impl VersionPut<'_> {
                     Ok(Some(building))
                 }
                 Step::Window(window) => {
+                    entries += window.len();
+                    if entries >= ENTRIES_BETWEEN_TRIMS {
+                        entries = 0;
+                        allocator::give_back_if_grown();
+                    }
                     let room = self.service.admit_entries(window.len());
                     room.and_then(|_room| window.add_to(&mut building, &mut |noted| add_note(&mut notes, noted)))
                         .map(|()| Some(building))

@@ -180,6 +180,12 @@ fn trees_put_and_got_keep_to_the_budget() {
     bounded("put and get", |_, _| (), workloads::put_and_get);
 }
 
+/// With the full scale the process grew to 249 MiB of 192: memory that was free, in the arenas of all threads.
+#[test]
+fn regression_versions_put_in_a_series_keep_to_the_budget() {
+    bounded("versions put in a series", |_, _| (), workloads::put_versions);
+}
+
 #[test]
 fn rebuilding_and_checking_keep_to_the_budget() {
     let Some(site) = Site::if_fit() else { return };

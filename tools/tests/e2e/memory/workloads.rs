@@ -170,6 +170,26 @@ pub fn put_and_get(site: &Site, scale: Scale) -> Done {
     Done { amount: 2.0 * mib(files * file_bytes), unit: "MiB", inodes: files as u64 }
 }
 
+/// Puts a tree of small files again and again, of which one in each directory changes.
+pub fn put_versions(site: &Site, scale: Scale) -> Done {
+    let (directories, versions) = scale.pick((200, 5), (2000, 40));
+    let source = site.base.join("source");
+    let write = |directory: usize, file: usize, text: &str| {
+        fs::write(source.join(format!("d{directory}/f{file}")), text).unwrap();
+    };
+    for directory in 0..directories {
+        fs::create_dir_all(source.join(format!("d{directory}"))).unwrap();
+        (0..100).for_each(|file| write(directory, file, &format!("{directory} {file}")));
+    }
+    for version in 0..versions {
+        (0..directories).for_each(|directory| write(directory, version * 7 % 100, &format!("{directory} {version}")));
+        Tool::new(DEDUPFS).arg("put").arg(&source).arg(site.mnt.join(format!("v{version}"))).ok();
+        site.note_progress();
+    }
+    let entries = directories * 100 * versions;
+    Done { amount: entries as f64, unit: "entries", inodes: 0 }
+}
+
 /// Fills a pool with many chunks of the usual size, some 8 KiB each.
 pub fn make_chunks(site: &Site, scale: Scale) {
     let mut fresh = Fresh::new(1 << 20);
