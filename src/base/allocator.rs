@@ -14,7 +14,7 @@ const KEPT_AT_END_BYTES: i32 = 512 << 10;
 /// Arenas of all threads together. With two, `put` of small files waits for the arena of another thread.
 const ARENAS_MAX: i32 = 8;
 
-/// Growth of the process behind which [`give_back_if_grown`] looks for free memory.
+/// Growth of the process from which on [`give_back_if_grown`] gives memory back.
 const GROWTH_BYTES: u64 = 16 << 20;
 
 /// Sets up the allocator; programs call it before they start threads. No effect with C libraries other than glibc.
@@ -33,11 +33,11 @@ pub fn set_up() {
     }
 }
 
-/// As [`give_back`], if the process has grown by [`GROWTH_BYTES`] since. Call it now and then from work that makes and drops much:
+/// As [`give_back`], if the process has grown by [`GROWTH_BYTES`] since its least size behind the last time. Call it now and then from work that makes and drops much:
 /// blocks of caches lie among short-lived ones, and keep memory in the arenas of all threads (a series of puts left 130 MiB).
 /// Costs one read of `/proc/self/status`.
 pub fn give_back_if_grown() {
-    /// Anonymous bytes at the last time, or fewer since.
+    /// The fewest anonymous bytes since memory was last given back.
     static LEAST_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
     let now = anonymous_bytes();
     let least = LEAST_BYTES.fetch_min(now, Ordering::Relaxed);

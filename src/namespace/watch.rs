@@ -205,7 +205,7 @@ impl Namespace {
 
     /// Whether one more tree can be closed.
     #[must_use]
-    pub fn has_room_to_close(&self) -> bool {
+    pub fn can_close_one_more(&self) -> bool {
         self.watching.state.lock().closed.len() < CLOSED_MAX
     }
 

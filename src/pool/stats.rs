@@ -29,11 +29,11 @@ pub struct PoolStats {
     pub directories: u64,
     /// Symbolic links and special files.
     pub other_inodes: u64,
-    /// Sum of the lengths of regular files.
+    /// Sum of the lengths of regular files, also of those in versions.
     pub logical_bytes: u64,
     /// The same without holes.
     pub data_bytes: u64,
-    /// Versions, which are not in the figures above.
+    /// Versions. Their files are not counted in `files`, and their bytes are in the sums above.
     #[serde(default)]
     pub versions: VersionTotals,
     /// Distinct chunks with references.
@@ -225,6 +225,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     let totals = core.namespace.totals();
     let count = |value: i64| u64::try_from(value).unwrap_or(0);
     let export = core.exporter.stats()?;
+    let versions = versions_in(&core.namespace.committed()?)?;
     let mut stats = PoolStats {
         uuid: core.pool.to_string(),
         chunker: core.properties.chunker.to_string(),
@@ -234,9 +235,12 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         files: count(totals.files),
         directories: count(totals.directories),
         other_inodes: count(totals.others),
-        logical_bytes: count(totals.logical_bytes),
+        // The namespace counts versions without holes.
+        logical_bytes: count(totals.logical_bytes)
+            .saturating_sub(versions.data_bytes)
+            .saturating_add(versions.logical_bytes),
         data_bytes: count(totals.data_bytes),
-        versions: versions_in(&core.namespace.committed()?)?,
+        versions,
         data_container_bytes: core.stores.data.physical_bytes()?,
         recipe_container_bytes: core.stores.recipes.physical_bytes()?,
         lost_chunks: core.indexes.chunks.lost(),

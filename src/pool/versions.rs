@@ -155,17 +155,16 @@ impl Pool {
         list(&self.core.namespace.committed()?, directory)
     }
 
-    /// Returns what removing these inodes, with everything below them, and `dedupfs-gc` would free, beside what
-    /// `dedupfs-gc` frees anyhow.
+    /// Returns what removing these inodes, with everything below them, adds to what the next `dedupfs-gc` frees.
     ///
     /// # Errors
     /// `NotFound`; else as `would_free` says.
     pub fn would_free(&self, inos: &[Ino], progress: &dyn Progress) -> Result<WouldFree> {
         self.core.committer.settle()?;
         progress.start("counting down", 0);
-        let told = would_free(&self.core, &self.reclaiming, &[inos.to_vec()], progress);
+        let told = would_free(&self.core, &self.reclaiming, &[inos], progress);
         progress.finish();
-        told?.into_iter().flatten().next().ok_or(EngineError::NotFound)
+        told?.pop().flatten().ok_or(EngineError::NotFound)
     }
 
     /// Returns for each version in a directory, or of the pool, what its removal alone would free. One that is removed
@@ -175,12 +174,13 @@ impl Pool {
     /// # Errors
     /// As [`versions`](Self::versions) and [`would_free`](Self::would_free).
     pub fn version_sizes(&self, directory: Option<Ino>, progress: &dyn Progress) -> Result<Vec<(Ino, WouldFree)>> {
-        let versions: Vec<Vec<Ino>> = self.versions(directory)?.iter().map(|version| vec![version.ino]).collect();
+        let versions: Vec<Ino> = self.versions(directory)?.iter().map(|version| version.ino).collect();
         self.core.committer.settle()?;
         progress.start("sizes of versions", versions.len() as u64);
-        let told = would_free(&self.core, &self.reclaiming, &versions, progress);
+        let sets: Vec<&[Ino]> = versions.chunks(1).collect();
+        let told = would_free(&self.core, &self.reclaiming, &sets, progress);
         progress.finish();
-        let told = versions.iter().flatten().copied().zip(told?);
+        let told = versions.iter().copied().zip(told?);
         Ok(told.filter_map(|(ino, told)| Some((ino, told?))).collect())
     }
 

@@ -113,11 +113,11 @@ impl Service {
         if is_under_way {
             return Err(busy("the pool", "another `dedupfs freeze`, which must end first"));
         }
-        if !self.core.namespace.has_room_to_close() {
-            return Err(busy(
-                "the pool",
-                "many live trees that were replaced by versions and not removed yet: `rm -r` of each `.dedupfs-put-*` that \
-                 holds one, or another `dedupfs freeze` beside it, removes them",
+        if !self.core.namespace.can_close_one_more() {
+            return Err(EngineError::NotToFreeze(
+                "16 live trees that versions replaced are not removed yet: `rm -r` removes them, each in a directory `.dedupfs-put-…`, as does \
+                 the next `dedupfs freeze` beside them"
+                    .to_owned(),
             ));
         }
         *phase = Phase::Reading;

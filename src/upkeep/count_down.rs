@@ -5,7 +5,8 @@
 //! nodes are walked once for each part.
 //!
 //! Several sets of references can be counted, each as if it went alone. What dies with one set alone dies with no other:
-//! so all sets share the walks for their chunks, and together they cost no more than everything that dies.
+//! so sets share the walks for their chunks, and together read what dies no more often than one set of their size. What
+//! goes anyhow is read once more for each part of chunks to which something else refers as well.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,15 +17,17 @@ use dedupfs_store::{ContainerId, Fingerprint};
 
 use crate::engine::Core;
 
-/// Different chunks summed up at a time, some 48 bytes each: bounds memory.
-const CHUNKS_AT_ONCE: u64 = 1 << 20;
+/// References to chunks summed up at a time: some 80 MiB for as many different chunks.
+const CHUNKS_AT_ONCE: u64 = 1 << 19;
+/// Dead nodes of sets that wait, some 40 bytes each: bounds memory.
+const NODES_AT_ONCE: usize = 1 << 20;
 /// Nodes read between two looks whether the work is still wanted.
 const NODES_BETWEEN_LOOKS: usize = 256;
 
 /// References that go, and what dies of it. Memory: 40 bytes for each node that loses a reference, and 80 more for each
 /// one that dies.
 #[derive(Default)]
-struct Gone {
+struct Falling {
     /// References that go, of nodes.
     dropped: HashMap<Fingerprint, u32>,
     /// Nodes that die.
@@ -39,7 +42,7 @@ struct Gone {
     own_chunks: Vec<Fingerprint>,
 }
 
-impl Gone {
+impl Falling {
     /// Lets a node die that has no references any more.
     fn die(&mut self, fingerprint: Fingerprint, container: ContainerId) {
         if self.dead.insert(fingerprint) {
@@ -59,7 +62,7 @@ struct DeadSet {
 #[derive(Clone, Copy)]
 struct Dropped {
     /// Those of one set.
-    count: u32,
+    in_set: u32,
     /// The set; none if more than one refers to the chunk, so that it dies with none of them alone.
     set: Option<u32>,
     /// Those that go anyhow.
@@ -71,9 +74,9 @@ pub(super) struct CountDown<'a> {
     core: &'a Core,
     is_stopped: &'a dyn Fn() -> bool,
     /// Goes anyhow, and is no part of any set.
-    leaving: Gone,
+    leaving: Falling,
     /// The set that is under way.
-    set: Gone,
+    set: Falling,
     sets: Vec<DeadSet>,
     /// Whether everything below goes, whatever else refers to it.
     takes_all: bool,
@@ -96,22 +99,38 @@ impl<'a> CountDown<'a> {
     /// # Errors
     /// The index cannot be read.
     pub(super) fn drop_unreferenced(&mut self) -> Result<()> {
-        let (core, set) = (self.core, &mut self.set);
-        core.indexes.nodes.for_each(&mut |fingerprint, cell| {
-            if cell.references == 0 && !core.dedup.is_pinned(&fingerprint) {
-                set.die(fingerprint, cell.location.container());
+        self.unreferenced()?.into_iter().for_each(|(node, container)| self.set.die(node, container));
+        Ok(())
+    }
+
+    fn unreferenced(&self) -> Result<Vec<(Fingerprint, ContainerId)>> {
+        let mut nodes = Vec::new();
+        self.core.indexes.nodes.for_each(&mut |node, cell| {
+            if cell.references == 0 && !self.core.dedup.is_pinned(&node) {
+                nodes.push((node, cell.location.container()));
             }
             Ok(())
         })?;
-        Ok(())
+        Ok(nodes)
     }
 
     /// What the next run of reclaiming frees goes anyhow: it belongs to none of the sets. To be called first.
     ///
     /// # Errors
-    /// The index cannot be read.
+    /// The index cannot be read; the pool takes no more changes.
     pub(super) fn leave_unreferenced(&mut self) -> Result<()> {
-        self.drop_unreferenced()?;
+        let nodes = self.unreferenced()?;
+        // A pin ends when a reference is logged, and counts only show it later. As before nodes are freed.
+        self.core.dedup.barrier();
+        self.core.committer.settle()?;
+        for (node, _) in nodes {
+            if let Some(cell) = self.core.indexes.nodes.committed(&node)?
+                && cell.references == 0
+                && !self.core.dedup.is_pinned(&node)
+            {
+                self.set.die(node, cell.location.container());
+            }
+        }
         self.walk()?;
         self.leaving = std::mem::take(&mut self.set);
         Ok(())
@@ -146,6 +165,7 @@ impl<'a> CountDown<'a> {
         if let Some(cell) = self.core.indexes.nodes.committed(&fingerprint)?
             && cell.references <= dropped
             && !self.leaving.dead.contains(&fingerprint)
+            && !self.core.dedup.is_pinned(&fingerprint)
         {
             self.set.die(fingerprint, cell.location.container());
         }
@@ -185,15 +205,26 @@ impl<'a> CountDown<'a> {
         Ok(true)
     }
 
-    /// Ends a set. Returns the number of nodes that die in all sets.
+    /// Ends a set.
     ///
     /// # Errors
     /// The index cannot be read.
-    pub(super) fn end_set(&mut self) -> Result<usize> {
+    pub(super) fn end_set(&mut self) -> Result<()> {
         self.walk()?;
-        let Gone { walked: nodes, chunk_references, own_chunks, .. } = std::mem::take(&mut self.set);
+        let Falling { walked: nodes, chunk_references, own_chunks, .. } = std::mem::take(&mut self.set);
         self.sets.push(DeadSet { nodes, chunk_references, own_chunks });
-        Ok(self.sets.iter().map(|set| set.nodes.len()).sum())
+        Ok(())
+    }
+
+    /// Whether the sets that ended should be summed up: more of them would take memory, or more walks for each.
+    pub(super) fn is_full(&self) -> bool {
+        let nodes: usize = self.sets.iter().map(|set| set.nodes.len()).sum();
+        nodes >= NODES_AT_ONCE || self.chunk_references() >= CHUNKS_AT_ONCE
+    }
+
+    /// References to chunks that go with the sets.
+    fn chunk_references(&self) -> u64 {
+        self.sets.iter().map(|set| set.chunk_references + set.own_chunks.len() as u64).sum()
     }
 
     /// Returns the number of sets that ended.
@@ -218,22 +249,28 @@ impl<'a> CountDown<'a> {
     /// The index cannot be read.
     pub(super) fn for_each_dead_chunk(&self, visit: &mut dyn FnMut(usize, &Fingerprint, &Cell)) -> Result<()> {
         let index = &self.core.indexes.chunks;
-        let references: u64 = self.sets.iter().map(|set| set.chunk_references + set.own_chunks.len() as u64).sum();
-        let parts = references.div_ceil(CHUNKS_AT_ONCE).max(1);
+        let parts = self.chunk_references().div_ceil(CHUNKS_AT_ONCE).max(1);
         for part in 0..parts {
             let is_in_part = |fingerprint: &Fingerprint| {
                 let place = (u128::from(fingerprint.prefix()) * u128::from(parts)) >> u64::BITS;
                 place == u128::from(part)
             };
-            let Some(dropped) = self.dropped_chunks(&is_in_part) else { return Ok(()) };
+            let Some(mut dropped) = self.dropped_chunks(&is_in_part) else { return Ok(()) };
             let fingerprints: Vec<Fingerprint> = dropped.keys().copied().collect();
             let mut sealed = index.sealed_cells_of(&fingerprints)?;
             let cells = index.cells_of(&fingerprints, &mut sealed)?;
+            let is_held = |(fingerprint, cell): (&Fingerprint, &Option<Cell>)| match (dropped.get(fingerprint), cell) {
+                (Some(Dropped { in_set, set: Some(_), .. }), Some(cell)) => cell.references > *in_set,
+                _ => false,
+            };
+            if fingerprints.iter().zip(&cells).any(is_held) && self.add_leaving(&mut dropped).is_none() {
+                return Ok(());
+            }
             for (fingerprint, cell) in fingerprints.iter().zip(cells) {
                 if let Some(cell) = cell
-                    && let Some(Dropped { count, set: Some(set), leaving }) = dropped.get(fingerprint).copied()
+                    && let Some(Dropped { in_set, set: Some(set), leaving }) = dropped.get(fingerprint).copied()
                     && cell.references > leaving
-                    && (self.takes_all || cell.references <= count.saturating_add(leaving))
+                    && (self.takes_all || cell.references <= in_set.saturating_add(leaving))
                 {
                     visit(set as usize, fingerprint, &cell);
                 }
@@ -242,28 +279,31 @@ impl<'a> CountDown<'a> {
         Ok(())
     }
 
-    /// Counts the references to the chunks of a part that go; none if the work is not wanted any more.
+    /// Counts the references of the sets to the chunks of a part; none if the work is not wanted any more.
     fn dropped_chunks(&self, is_in_part: &dyn Fn(&Fingerprint) -> bool) -> Option<HashMap<Fingerprint, Dropped>> {
         let mut dropped: HashMap<Fingerprint, Dropped> = HashMap::new();
         for (number, set) in (0..).zip(&self.sets) {
             let mut drop = |chunk: &Fingerprint| {
                 if is_in_part(chunk) {
-                    let new = Dropped { count: 0, set: Some(number), leaving: 0 };
+                    let new = Dropped { in_set: 0, set: Some(number), leaving: 0 };
                     let dropped = dropped.entry(*chunk).or_insert(new);
-                    dropped.count += 1;
+                    dropped.in_set += 1;
                     dropped.set = dropped.set.filter(|set| *set == number);
                 }
             };
             set.own_chunks.iter().for_each(&mut drop);
             self.for_each_chunk(&set.nodes, &mut drop)?;
         }
-        let mut leave = |chunk: &Fingerprint| {
+        Some(dropped)
+    }
+
+    /// Counts the references to these chunks that go anyhow; none if the work is not wanted any more.
+    fn add_leaving(&self, dropped: &mut HashMap<Fingerprint, Dropped>) -> Option<()> {
+        self.for_each_chunk(&self.leaving.walked, &mut |chunk| {
             if let Some(dropped) = dropped.get_mut(chunk) {
                 dropped.leaving += 1;
             }
-        };
-        self.for_each_chunk(&self.leaving.walked, &mut leave)?;
-        Some(dropped)
+        })
     }
 
     /// Visits each reference to a chunk in some nodes; returns none if the work is not wanted any more.

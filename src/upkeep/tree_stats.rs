@@ -3,7 +3,7 @@
 //! 1. All names are walked: of a live directory in the namespace, of a frozen one in its tree.
 //! 2. Everything below the roots that were met is counted once: what is *stored*.
 //! 3. A hypothetical count-down of the tree: what is *only here*. A directory in a version is held by every node on the
-//!    way to it; if one of these belongs to another version, too, all of the directory does.
+//!    way to it; if one of these belongs to another version or place, too, all of the directory does.
 //!
 //! Cost: each node of the tree is read, and no content. Memory: that of two count-downs, one after the other, and 16
 //! bytes for each file with several names.
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::count_down::CountDown;
 use super::reclaim::ReclaimControl;
-use super::would_free::{NAMES_AT_ONCE, WouldFree, behind_reclaiming, count, drop_roots, new_count_down};
+use super::would_free::{NAMES_AT_ONCE, WouldFree, behind_reclaiming, drop_roots, new_count_down, sums_of};
 use crate::engine::Core;
 use crate::progress::Progress;
 use crate::versions::read::{Found, FrozenTree};
@@ -99,14 +99,14 @@ pub(crate) fn tree_stats(
 /// Sums up everything that was dropped.
 fn sum_of(core: &Core, mut count_down: CountDown<'_>) -> Result<WouldFree> {
     count_down.end_set()?;
-    Ok(count(core, &count_down)?.pop().unwrap_or_default())
+    Ok(sums_of(core, &count_down)?.pop().unwrap_or_default())
 }
 
 /// What of a frozen tree may be only here.
 struct Only {
     /// What goes with this reference; none of an empty tree.
     root: Option<Reference>,
-    /// The nodes on the way to it. If another version has one of them, too, nothing is only here.
+    /// The nodes on the way to it. If another version or another place has one of them, too, nothing is only here.
     way: Vec<Fingerprint>,
 }
 

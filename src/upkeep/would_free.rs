@@ -14,8 +14,6 @@ use crate::progress::Progress;
 
 /// Names read at once.
 pub(super) const NAMES_AT_ONCE: usize = 512;
-/// Dead nodes of several sets, some 40 bytes each, whose chunks are counted at once: bounds memory.
-const NODES_COUNTED_AT_ONCE: usize = 1 << 20;
 
 /// What a removal would free, behind a reclaiming that leaves nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -35,9 +33,9 @@ pub struct WouldFree {
     pub is_reclaiming: bool,
 }
 
-/// Returns what each set of inodes would free if it was removed alone, with everything below them: behind a run of
-/// reclaiming that frees what is unreferenced already, or, if `control` is running, as if nothing was. Of a file with
-/// further names elsewhere nothing is freed. A set of which an inode is gone has no result. Counts must be settled.
+/// Returns what each set of inodes would free if it alone was removed, with everything below them. What reclaiming frees anyhow is
+/// not counted and holds nothing; while a run goes on, it counts as in use. Of a file with further names elsewhere
+/// nothing is freed. A set of which an inode is gone has no result. Counts must be settled.
 /// Memory: that of a count-down, 32 bytes for each live file of one chunk, and 16 for each live file with several names.
 ///
 /// # Errors
@@ -45,7 +43,7 @@ pub struct WouldFree {
 pub(crate) fn would_free(
     core: &Core,
     control: &ReclaimControl,
-    sets: &[Vec<Ino>],
+    sets: &[&[Ino]],
     progress: &dyn Progress,
 ) -> Result<Vec<Option<WouldFree>>> {
     behind_reclaiming(control, |is_reclaiming| {
@@ -55,13 +53,17 @@ pub(crate) fn would_free(
         let (mut results, mut gone) = (Vec::with_capacity(sets.len()), HashSet::new());
         for (number, set) in sets.iter().enumerate() {
             match drop_roots(&view, set, &mut count_down, progress) {
-                Err(EngineError::NotFound) => gone.insert(number),
-                dropped => dropped.map(|()| false)?,
-            };
-            if count_down.end_set()? >= NODES_COUNTED_AT_ONCE || number + 1 == sets.len() {
-                results.append(&mut count(core, &count_down)?);
+                Err(EngineError::NotFound) => {
+                    gone.insert(number);
+                }
+                dropped => dropped?,
+            }
+            count_down.end_set()?;
+            if count_down.is_full() || number + 1 == sets.len() {
+                results.extend(sums_of(core, &count_down)?);
                 count_down.clear_sets();
             }
+            // What was counted by then is too low.
             if is_stopped() {
                 return Err(EngineError::Ended("the count-down"));
             }
@@ -71,12 +73,12 @@ pub(crate) fn would_free(
     })
 }
 
-/// Counts again if reclaiming ran meanwhile: it drops what was counted as leaving.
+/// Counts as beside a run of reclaiming (`true`) if one is under way, or began meanwhile: it drops what was counted as leaving.
 pub(super) fn behind_reclaiming<T>(control: &ReclaimControl, count: impl Fn(bool) -> Result<T>) -> Result<T> {
-    let quiet = control.quiet();
+    let quiet = control.runs_unless_running();
     if quiet.is_some() {
         let counted = count(false);
-        if control.quiet() == quiet {
+        if control.runs_unless_running() == quiet {
             return counted;
         }
     }
@@ -141,7 +143,7 @@ pub(super) fn drop_roots(
 }
 
 /// Sums up what dies with each set of a count-down.
-pub(super) fn count(core: &Core, count_down: &CountDown<'_>) -> Result<Vec<WouldFree>> {
+pub(super) fn sums_of(core: &Core, count_down: &CountDown<'_>) -> Result<Vec<WouldFree>> {
     let mut results = vec![WouldFree::default(); count_down.sets()];
     let on_disk = |kind, container, bytes: u64| {
         let record = core.stores.of(kind).record(container);

@@ -1,6 +1,6 @@
 //! The versions of a pool or of one directory, as of one commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use dedupfs_base::{Result, shown};
 use dedupfs_namespace::{CommittedView, Inode, VERSION_RECORD, is_frozen};
@@ -69,6 +69,8 @@ pub struct VersionTotals {
     pub files: u64,
     /// Lengths of these files.
     pub logical_bytes: u64,
+    /// The same without holes.
+    pub data_bytes: u64,
 }
 
 impl VersionInfo {
@@ -137,21 +139,42 @@ fn for_each(view: &CommittedView, visit: &mut dyn FnMut(Ino, Result<Inode>)) -> 
     }
 }
 
-/// Sums up the versions of a pool. What a damaged record says is missing in the sums.
+/// Sums up the versions of a pool. What a record says that cannot be read is missing in the sums.
 ///
 /// # Errors
 /// I/O errors; the tables cannot be read.
 pub(crate) fn totals(view: &CommittedView) -> Result<VersionTotals> {
     let mut totals = VersionTotals::default();
-    for_each(view, &mut |ino, _| {
+    for_each(view, &mut |ino, version| {
         let record = record(view, ino).unwrap_or_default();
         if !record.is_incomplete {
+            totals.data_bytes = totals.data_bytes.saturating_add(version.map_or(0, |version| version.data_bytes));
             totals.count += 1;
             totals.files = totals.files.saturating_add(record.files);
             totals.logical_bytes = totals.logical_bytes.saturating_add(record.logical_bytes);
         }
     })?;
     Ok(totals)
+}
+
+/// Returns the versions that have `kept` newer complete ones of the same source and host in the same directory.
+///
+/// # Errors
+/// I/O errors; the tables cannot be read.
+pub(crate) fn superseded(view: &CommittedView, kept: usize) -> Result<HashSet<Ino>> {
+    let mut complete: HashMap<(Ino, Origin), VecDeque<Ino>> = HashMap::new();
+    let mut superseded = HashSet::new();
+    // In the order of completion.
+    for_each(view, &mut |ino, version| {
+        let (Ok(version), Ok(record)) = (version, record(view, ino)) else { return };
+        if !record.is_incomplete {
+            let origin = Origin { source: record.source, host: record.host };
+            let last = complete.entry((version.parent, origin)).or_default();
+            last.push_back(ino);
+            superseded.extend((last.len() > kept).then(|| last.pop_front()).flatten());
+        }
+    })?;
+    Ok(superseded)
 }
 
 fn record(view: &CommittedView, version: Ino) -> Result<VersionRecord> {

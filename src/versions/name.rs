@@ -14,7 +14,7 @@ use super::record::VersionRecord;
 use crate::engine::Core;
 
 /// The facts about a version that its maker knows.
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 pub struct Origin {
     /// The directory of which it is made.
     pub source: Vec<u8>,

@@ -12,7 +12,6 @@
 
 #![deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic)]
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use dedupfs_base::Result;
@@ -23,14 +22,14 @@ use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{Fingerprint, PoolId, StoreError};
 use dedupfs_sync::Mutex;
 
-use super::list::list;
+use super::list::superseded;
 use super::name::Origin;
 use crate::engine::Core;
 
 /// Directory of the notes on the meta root.
 pub(crate) const DIRECTORY: &str = "notes";
 const NOTES: &str = "notes of a put";
-/// Versions of each source in a directory whose notes are kept: the last ones, in case these are forgotten.
+/// Versions of each source in a directory whose notes are kept: the last ones. More than one, because the last may be forgotten.
 const KEPT_VERSIONS: usize = 3;
 const VERSION: u16 = 1;
 /// Records of a block.
@@ -299,28 +298,23 @@ fn clean(device: &dyn Device, epoch: u32, exists: &dyn Fn(Ino) -> bool) -> Resul
             Err(_) => entry.name.starts_with(&own) || !entry.name.starts_with("new-"),
         };
         if !is_needed {
-            device.remove(&format!("{DIRECTORY}/{}", entry.name))?;
+            match device.remove(&format!("{DIRECTORY}/{}", entry.name)) {
+                // Another put cleans, too.
+                Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
     Ok(())
 }
 
-/// Removes the notes that nobody needs any more: see [`clean`], and those of versions behind which [`KEPT_VERSIONS`] newer ones of
-/// the same source are in the same directory. The last one is the usual base of a put.
+/// Removes the notes that nobody needs any more: see [`clean`], and those of versions that have [`KEPT_VERSIONS`] newer ones of the
+/// same source in the same directory. The last one is the usual base of a put.
 ///
 /// # Errors
 /// The versions cannot be listed; a file cannot be removed.
 pub(crate) fn clean_pool(core: &Core) -> Result<()> {
-    let mut newer: HashMap<(String, String, String), usize> = HashMap::new();
-    let mut superseded = HashSet::new();
-    for version in list(&core.namespace.committed()?, None)?.into_iter().rev() {
-        let is_whole = !version.incomplete && version.damaged.is_none();
-        let newer = newer.entry((version.directory, version.source, version.host)).or_default();
-        if *newer >= KEPT_VERSIONS {
-            superseded.insert(version.ino);
-        }
-        *newer += usize::from(is_whole);
-    }
+    let superseded = superseded(&core.namespace.committed()?, KEPT_VERSIONS)?;
     let is_needed = |version| {
         !superseded.contains(&version) && core.namespace.inode_shared(version).is_ok_and(|inode| inode.is_some())
     };

@@ -36,6 +36,12 @@ pub(crate) fn open_source(path: &Path) -> Result<(File, Metadata), Failure> {
     Ok((from, metadata))
 }
 
+/// Returns the name of a source in the record of a version: absolute, and the same with a slash at the end. Symbolic links stay, since
+/// one may lead to another directory each day.
+pub(crate) fn name_of_source(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned()).components().collect()
+}
+
 pub(crate) fn check_kind(path: &Path, metadata: &Metadata) -> Result<(), Failure> {
     if metadata.is_dir() || metadata.is_file() {
         return Ok(());
@@ -105,7 +111,11 @@ impl NewName {
             })
             .map_err(|error| {
                 let missing = error.kind() == std::io::ErrorKind::NotFound;
-                let advice = if missing { ": create the directory first" } else { advice(&error) };
+                let advice = if missing {
+                    ": mount the pool if it is not mounted there (`dedupfs mount POOL MNT`), else create the directory first"
+                } else {
+                    advice(&error)
+                };
                 Failure::failed(format!("cannot open {}: {error}{advice}", parent.display()))
             })?;
         match statat(directory.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW) {

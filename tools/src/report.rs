@@ -103,7 +103,7 @@ pub(crate) fn stats(stats: &PoolStats, source: Source) -> String {
     lines.line("files", format!("{}, directories {}, others {}", stats.files, stats.directories, stats.other_inodes));
     lines.line("logical", exact(stats.logical_bytes));
     lines.line("  without holes", exact(stats.data_bytes));
-    let VersionTotals { count, files, logical_bytes } = stats.versions;
+    let VersionTotals { count, files, logical_bytes, .. } = stats.versions;
     lines.line("versions", format!("{count}, files in them {files}, {}", exact(logical_bytes)));
     lines.line("unique chunks", stats.unique_chunks);
     lines.line("unique chunk bytes", exact(stats.unique_chunk_bytes));
@@ -134,7 +134,10 @@ pub(crate) fn stats(stats: &PoolStats, source: Source) -> String {
     lines.heading("ratios");
     lines.line("deduplication", ratio(stats.dedup_ratio));
     lines.line("compression", ratio(stats.compression_ratio));
-    lines.line("total", format!("{} (files without holes and versions, against physical)", ratio(stats.total_ratio)));
+    lines.line(
+        "total",
+        format!("{} (content without holes, that of versions included, against physical)", ratio(stats.total_ratio)),
+    );
     lines.heading("index");
     for (name, summary) in [("chunks", &stats.chunk_index), ("recipe nodes", &stats.recipe_index)] {
         lines.line(name, index(summary));
@@ -263,11 +266,12 @@ fn exported_ago(stats: &PoolStats) -> String {
 pub(crate) fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {
     let restored = &report.restored;
     let RebuildReport { containers, chunks, nodes, missing, .. } = report.rebuilt;
-    let (files, directories, content) = (restored.files, restored.directories, show(restored.logical_bytes));
+    let live_bytes = restored.logical_bytes.saturating_sub(report.versions.data_bytes);
+    let (files, directories, content) = (restored.files, restored.directories, show(live_bytes));
     let exported = age.map_or_else(String::new, |age| format!(", exported {} s ago", age.as_secs()));
     let versions = match report.versions {
         VersionTotals { count: 0, .. } => String::new(),
-        VersionTotals { count, files, logical_bytes } => {
+        VersionTotals { count, files, logical_bytes, .. } => {
             format!(", and {count} versions with {files} files, {}", show(logical_bytes))
         }
     };

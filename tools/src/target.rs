@@ -100,12 +100,24 @@ pub(crate) fn pool(path: &Path) -> Result<PathBuf, Failure> {
             "{shown} is a data root, not a meta root (no {SUPERBLOCK_NAME} in it): name the meta root; if that is lost, \
              `dedupfs recover --data {shown} NEW_META_ROOT` makes it anew; if {shown} was the whole pool, `dedupfs recover {shown}`"
         ),
+        _ if let Some(mount) = mount_above(&real) => {
+            let message = format!("{shown} lies in the mount {0}: give {0} instead", mount.display());
+            return Err(FailureKind::Usage.because(message));
+        }
         _ => format!(
             "{shown} is not a dedupfs pool (no {SUPERBLOCK_NAME} in it), nor is one mounted there: format a pool with \
              `dedupfs mkfs POOL`, mount it with `dedupfs mount POOL MNT`"
         ),
     };
     Err(FailureKind::NotAPool.because(message))
+}
+
+/// Returns the mountpoint of the dedupfs in which a directory lies.
+fn mount_above(real: &Path) -> Option<PathBuf> {
+    let mounts = mountinfo::read().ok()?;
+    let above = mounts.into_iter().filter(|mount| real.starts_with(&mount.mountpoint));
+    let last = above.max_by_key(|mount| mount.mountpoint.as_os_str().len())?;
+    last.is_dedupfs().then_some(last.mountpoint)
 }
 
 fn unusable(path: &Path, error: &io::Error) -> Failure {

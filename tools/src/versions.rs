@@ -5,13 +5,15 @@ use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use dedupfs::is_frozen;
 use dedupfs::retention::Rules;
+use dedupfs::{Progress as _, WouldFree, is_frozen};
 use rustix::fs::{AtFlags, FileType, statat};
 use rustix::io::Errno;
 
 use crate::control::{ControlClient, Failure, FailureKind};
 use crate::inside::{self, Inside};
+use crate::interrupt;
+use crate::progress::Bars;
 
 /// Text behind messages about a daemon that cannot be asked.
 const ADVICE: &str = "; versions can be read without it as long as the mount serves";
@@ -123,6 +125,18 @@ impl Directory {
             ))
         })
     }
+}
+
+/// Asks the daemon what the removal of these inodes would free. Tells its progress, and ends with a signal.
+pub(crate) fn would_free(daemon: &mut ControlClient, inos: Vec<u64>) -> Result<WouldFree, Failure> {
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let told = daemon.would_free(inos, &progress);
+    bars.finish();
+    if progress.is_cancelled() {
+        return Err(Failure::failed("interrupted"));
+    }
+    told
 }
 
 /// Refuses rules that keep nothing without saying so.

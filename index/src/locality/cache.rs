@@ -209,8 +209,8 @@ impl LocalityCache {
         [None; 2]
     }
 
-    /// Adds a container whose cells in set number `epoch` are all in `tankers`. Without fingerprints it is remembered
-    /// as useless. Ignored if another set was published meanwhile.
+    /// Adds a container whose cells in set number `epoch` are all in `tankers`. Without fingerprints, or with more than half of the
+    /// cache holds, it is remembered as useless. Ignored if another set was published meanwhile.
     pub(crate) fn insert(&self, epoch: u64, container: ContainerId, prints: Vec<Print>, tankers: Vec<u64>) {
         if !self.is_enabled() {
             return;

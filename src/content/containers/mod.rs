@@ -92,9 +92,10 @@ pub struct ContainerOptions {
     pub open_limit: usize,
     /// Bytes in flight above which [`ContainerStore::wait_for_room`] waits.
     pub in_flight_limit_bytes: u64,
-    /// Bytes of decompressed regions in the cache. Half as many are read ahead at a time.
+    /// Bytes of decompressed regions in the store's own cache. Of these, or of its share of a common cache, half are read ahead at a
+    /// time.
     pub region_cache_bytes: u64,
-    /// Bytes of tables of closed containers in the cache.
+    /// Bytes of tables of closed containers in the store's own cache.
     pub table_cache_bytes: u64,
 }
 
@@ -133,7 +134,7 @@ impl ContainerStore {
         Self::open_sharing(caches, slots, options, workers, records, ids)
     }
 
-    /// As [`open`](Self::open), with caches that stores share which never have containers of the same id.
+    /// As [`open`](Self::open), with caches that other stores use as well. No two of them may have a container of the same id.
     pub fn open_sharing(
         caches: Arc<Caches>,
         slots: SlotFiles,

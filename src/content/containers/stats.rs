@@ -23,7 +23,7 @@ pub struct ContainerStats {
     pub filling: u64,
     /// Raw bytes being compressed and frames not written.
     pub in_flight_bytes: u64,
-    /// Bytes of decompressed regions in the cache.
+    /// Bytes of decompressed regions and of tables in the caches, of all stores that share them.
     pub region_cache_bytes: u64,
     pub table_cache_bytes: u64,
     pub(crate) appended_chunks: u64,

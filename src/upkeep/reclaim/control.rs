@@ -185,7 +185,7 @@ impl ReclaimControl {
     }
 
     /// Returns the number of runs so far; none while one is under way.
-    pub(crate) fn quiet(&self) -> Option<u64> {
+    pub(crate) fn runs_unless_running(&self) -> Option<u64> {
         let state = self.state.lock();
         state.started.is_none().then_some(state.begun)
     }

@@ -25,7 +25,7 @@ impl Run<'_> {
         let is_stopped = || self.pace.stopped().is_some();
         let mut count_down = CountDown::new(core, &is_stopped);
         count_down.drop_unreferenced()?;
-        let nodes_freed = count_down.end_set()?;
+        count_down.end_set()?;
         let mut gone_nodes = Gone::new();
         for (_, fingerprint, container) in count_down.nodes() {
             if let Some(cell) = self.core.indexes.nodes.committed(fingerprint)? {
@@ -38,7 +38,7 @@ impl Run<'_> {
             let gone = gone_chunks.entry(cell.location.container()).or_default();
             *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
         })?;
-        self.report.nodes_freed = nodes_freed as u64;
+        self.report.nodes_freed = count_down.nodes().count() as u64;
         let mut io_bytes = 0;
         for (kind, gone) in [(ContainerKind::Data, gone_chunks), (ContainerKind::Recipe, gone_nodes)] {
             io_bytes += self.plan_kind(kind, &gone);

@@ -45,7 +45,7 @@ pub(crate) struct FreezeArgs {
     #[arg(long)]
     pub(crate) all: bool,
     /// The time that counts as that of the backup: a date in its `name` such as 2026-11-23 or 20261123T0230, in local time; its `mtime`; or
-    /// `now` [default: now; with --all the name, or the mtime if there is no date in it]
+    /// `now` [default: now; with --all the name]
     #[arg(long, value_name = "name|mtime|now")]
     pub(crate) time: Option<TimeOf>,
     /// Only show what would be frozen, and the times

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-use dedupfs::{Progress as _, WouldFree};
+use dedupfs::WouldFree;
 use serde::Serialize;
 
 use crate::args::versions::ForgetArgs;
 use crate::control::{ControlClient, Failure, FailureKind};
-use crate::progress::Bars;
-use crate::versions::Directory;
-use crate::{exit, interrupt, report};
+use crate::versions::{self, Directory};
+use crate::{exit, report};
 
 /// The result.
 #[derive(Serialize, Default)]
@@ -63,20 +62,13 @@ pub(crate) fn run(args: &ForgetArgs) -> Result<u8, Failure> {
 }
 
 /// Returns what the removal of these versions frees together.
-fn would_free(versions: Vec<u64>, directories: Directories) -> Result<Option<WouldFree>, Failure> {
+fn would_free(found: Vec<u64>, directories: Directories) -> Result<Option<WouldFree>, Failure> {
     let mut directories = directories.into_values();
-    let Some((first, mut daemon)) = directories.next().filter(|_| !versions.is_empty()) else { return Ok(None) };
+    let Some((first, mut daemon)) = directories.next().filter(|_| !found.is_empty()) else { return Ok(None) };
     if directories.any(|(other, _)| other.place.pool != first.place.pool) {
         return Err(FailureKind::Usage.because("these versions lie in several pools: ask for those of each"));
     }
-    let bars = Bars::default();
-    let progress = interrupt::ended_by_signals(&bars)?;
-    let told = daemon.would_free(versions, &progress);
-    bars.finish();
-    if progress.is_cancelled() {
-        return Err(Failure::failed("interrupted"));
-    }
-    told.map(Some)
+    versions::would_free(&mut daemon, found).map(Some)
 }
 
 /// Returns the directory that holds a version, with its daemon, and the version's name.
@@ -87,6 +79,9 @@ fn held<'a, 'b>(
     let Some(name) = path.file_name() else {
         return Err(FailureKind::Usage.because(format!("{} names no version: give its name", path.display())));
     };
+    if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return Err(Failure::failed(format!("{} does not exist", path.display())));
+    }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !directories.contains_key(parent) {
         let directory = Directory::open(parent).map_err(|failure| match failure.kind {

@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 use dedupfs::{Origin, Progress, VersionReport, is_frozen};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, statat};
+use rustix::fs::{AtFlags, Dir, FileType, statat};
 use rustix::io::Errno;
 use serde::Serialize;
 
 use super::forget::Failed;
 use crate::args::versions::{FreezeArgs, TimeOf};
 use crate::control::{Failure, FailureKind, FreezeRequest};
-use crate::hidden::{HiddenDirectory, is_hidden};
+use crate::hidden::{HiddenDirectory, is_hidden, open_directory};
 use crate::inside::{self, Inside};
 use crate::progress::Bars;
 use crate::{exit, interrupt, mountinfo, report};
@@ -158,7 +158,7 @@ fn target(path: &Path, time: TimeOf) -> Result<Target, Failure> {
     if secs > now + CLOCKS_DIFFER_SECS {
         return Err(unusable(
             path,
-            "is of the future by its name or mtime: `--time now` takes the present, a right name or `touch` another time",
+            "is of the future by its name or mtime: `--time now` takes the present; or rename it, or `touch` it",
         ));
     }
     Ok(Target { path: path.to_owned(), secs: secs.min(now), time })
@@ -179,6 +179,9 @@ fn children(path: &Path, time: Option<TimeOf>) -> Result<Children, Failure> {
             names.push(OsStr::from_bytes(&name).to_owned());
         }
     }
+    let has_date = |name: &OsStr| date::date_in(name.as_bytes(), &TimeZone::system()).is_some();
+    // Also those of versions: the next run must decide as this one.
+    let is_dated = time.is_none() && names.iter().any(|name| has_date(name));
     let mut children = Vec::new();
     for name in names {
         let Ok(stat) = statat(&directory.file, &name, AtFlags::SYMLINK_NOFOLLOW) else { continue };
@@ -186,42 +189,36 @@ fn children(path: &Path, time: Option<TimeOf>) -> Result<Children, Failure> {
         if !is_live || is_work(&directory.file, &name) {
             continue;
         }
-        let path = path.join(name);
-        children.push(
-            match time {
-                Some(time) => target(&path, time),
-                None => target(&path, TimeOf::Name).or_else(|_| target(&path, TimeOf::Mtime)),
-            }
-            .map_err(|failure| (path, failure)),
-        );
+        let shown = path.join(&name);
+        if is_dated && !has_date(&name) {
+            // It would count as a backup that is newer than all others.
+            let shown = shown.display();
+            exit::tell(&format!(
+                "dedupfs: {shown} stays live: no date in its name, and others have one (`dedupfs freeze {shown}` freezes it)\n"
+            ));
+            continue;
+        }
+        children.push((shown, name));
     }
-    let is_dated = |child: &Result<Target, _>| child.as_ref().is_ok_and(|target| target.time == TimeOf::Name);
-    if time.is_none() && children.iter().any(is_dated) {
-        // It would count as a backup that is newer than all others.
-        children.retain(|child| {
-            let stays_live = child.as_ref().ok().filter(|target| target.time == TimeOf::Mtime);
-            if let Some(target) = stays_live {
-                let shown = target.path.display();
-                exit::tell(&format!("dedupfs: {shown} stays live: no date in its name, and others have one (`dedupfs freeze {shown}` freezes it)\n"));
-            }
-            stays_live.is_none()
-        });
+    if time.is_none() && !is_dated && !children.is_empty() {
+        return Err(unusable(
+            path,
+            "has directories, and none with a date such as 2026-11-23 in its name: `--time mtime` freezes all, each as of its last change, `--time \
+             now` as of the present",
+        ));
     }
-    Ok(children)
+    let target =
+        |(path, _): (PathBuf, OsString)| target(&path, time.unwrap_or(TimeOf::Name)).map_err(|failure| (path, failure));
+    Ok(children.into_iter().map(target).collect())
 }
 
 /// Whether a name is of a hidden directory, in use or left over.
 fn is_work(parent: &File, name: &OsStr) -> bool {
-    match open(parent, name) {
+    match open_directory(parent, name.as_bytes()) {
         Ok(directory) => is_hidden(&directory),
         // The daemon works in it.
         Err(errno) => errno == Errno::BUSY,
     }
-}
-
-fn open(parent: &File, name: &OsStr) -> Result<File, Errno> {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(parent, name, flags, Mode::empty()).map(File::from)
 }
 
 /// A directory that can be frozen as far as this process can tell. Both are kept open, so that their inodes stay.

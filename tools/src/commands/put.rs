@@ -73,7 +73,7 @@ fn version_options(args: &PutArgs, source: &Metadata, place: &Inside) -> Result<
         Some(base) => BaseChoice::Version(base_at(base, place)?),
         None => BaseChoice::LastIn(place.ino),
     };
-    let path = std::path::absolute(&args.source).unwrap_or_else(|_| args.source.clone());
+    let path = inside::name_of_source(&args.source);
     let origin = Origin {
         source: path.as_os_str().as_bytes().to_vec(),
         host: rustix::system::uname().nodename().to_bytes().to_vec(),

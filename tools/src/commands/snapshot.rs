@@ -29,7 +29,7 @@ struct Made<'a> {
 pub(crate) fn run(args: &SnapshotArgs) -> Result<u8, Failure> {
     let (from, place) = source(&args.source)?;
     let to = destination(&args.destination, &place)?;
-    let path = std::path::absolute(&args.source).unwrap_or_else(|_| args.source.clone());
+    let path = inside::name_of_source(&args.source);
     let origin = Origin {
         source: path.as_os_str().as_bytes().to_vec(),
         host: rustix::system::uname().nodename().to_bytes().to_vec(),

@@ -13,7 +13,7 @@ use crate::control::{Failure, FailureKind};
 use crate::inside::{self, Inside};
 use crate::progress::Bars;
 use crate::report::{self, Source};
-use crate::versions::Directory;
+use crate::versions::{self, Directory};
 use crate::{exit, interrupt, target};
 
 pub(crate) fn run(args: &Stats) -> Result<u8, Failure> {
@@ -67,13 +67,7 @@ fn would_free(paths: &[PathBuf], json: bool) -> Result<u8, Failure> {
         first.get_or_insert(place);
     }
     let place = first.ok_or_else(|| FailureKind::Usage.because("name a version, a directory or a file".to_owned()))?;
-    let bars = Bars::default();
-    let progress = interrupt::ended_by_signals(&bars)?;
-    let told = inside::daemon(&place.pool, "")?.would_free(inos, &progress)?;
-    if progress.is_cancelled() {
-        return Err(Failure::failed("interrupted"));
-    }
-    bars.finish();
+    let told = versions::would_free(&mut inside::daemon(&place.pool, "")?, inos)?;
     exit::print_message(json, "would_free", &told, report::versions::would_free)?;
     Ok(exit::OK)
 }

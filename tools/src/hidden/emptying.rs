@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 /// Opens a directory in a directory.
-pub(super) fn open_directory(parent: &File, name: &[u8]) -> Result<File, Errno> {
+pub(crate) fn open_directory(parent: &File, name: &[u8]) -> Result<File, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(parent, name, flags, Mode::empty()).map(File::from)
 }

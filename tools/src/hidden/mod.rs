@@ -1,4 +1,4 @@
-//! Hidden directories: `put` and `snapshot` make their tree in one, beside its final name, and rename it when it is whole. `freeze`
+//! Hidden directories: `put`, `snapshot` and `thaw` make their tree in one, beside its final name, and rename it when it is whole. `freeze`
 //! exchanges its version with the live tree, and removes the live tree.
 //!
 //! One in which a put has left an incomplete version stays when the put ends early. The next put of the same source goes
@@ -11,14 +11,15 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use dedupfs::{INCOMPLETE_PREFIX, Origin, is_frozen};
 use rustix::fs::{AtFlags, FlockOperation, Mode, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-use self::emptying::{empty, open_directory, path_of};
+pub(crate) use self::emptying::open_directory;
+use self::emptying::{empty, path_of};
 use crate::control::{Failure, FailureKind, lacks_room};
 
 const HIDDEN_PREFIX: &str = ".dedupfs-put-";
@@ -106,11 +107,9 @@ impl<'a> HiddenDirectory<'a> {
         let removed = empty(&self.directory, go_on)
             .and_then(|()| Ok(rustix::fs::unlinkat(self.parent, &self.name, AtFlags::REMOVEDIR)?));
         removed.map_err(|error| {
-            let directory = beside.parent().unwrap_or(Path::new("."));
-            let left = directory.join(&self.name);
             format!(
                 "the live tree is left over in {}: {error}. The next put, snapshot or freeze beside it removes it, or `rm -r`",
-                left.display()
+                self.place(beside).display()
             )
         })
     }
@@ -118,8 +117,7 @@ impl<'a> HiddenDirectory<'a> {
     /// Removes the hidden directory, and tells if it is left over. `beside` is the new name.
     pub(crate) fn remove_or_tell(&self, beside: &Path) {
         if let Err(error) = self.remove() {
-            let directory = beside.parent().unwrap_or(Path::new("."));
-            eprintln!("dedupfs: {} is left over: {error}", directory.join(&self.name).display());
+            eprintln!("dedupfs: {} is left over: {error}", self.place(beside).display());
         }
     }
 
@@ -128,14 +126,18 @@ impl<'a> HiddenDirectory<'a> {
     pub(crate) fn keep_incomplete(&self, beside: &Path) {
         match once_daemon_ends(|| holds_incomplete(&self.directory)) {
             Ok(true) => {
-                let directory = beside.parent().unwrap_or(Path::new(".")).join(&self.name);
                 eprintln!(
                     "dedupfs: what is copied stays in {}: the next put of this source goes on from it",
-                    directory.display()
+                    self.place(beside).display()
                 );
             }
             _ => self.remove_or_tell(beside),
         }
+    }
+
+    /// Returns its path, given one beside it.
+    fn place(&self, beside: &Path) -> PathBuf {
+        beside.parent().unwrap_or(Path::new(".")).join(&self.name)
     }
 
     /// Removes the hidden directory and any unnamed copy in it. Waits while the daemon itself removes the copy.

@@ -74,7 +74,8 @@ fn of_version(version: &VersionReport) -> String {
     match (&version.without_base, version.base) {
         (None, Some(_)) => {
             let since = taken_over.saturating_sub(resumed);
-            let _ = writeln!(text, "{since} unchanged since the version before: not read");
+            let why = if since == 0 { " (what changed in the minute before that was made is read again)" } else { "" };
+            let _ = writeln!(text, "{since} unchanged since the version before: not read{why}");
         }
         (Some(why), _) => {
             let what = if resumed > 0 { "everything else" } else { "everything" };

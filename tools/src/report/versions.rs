@@ -72,7 +72,7 @@ pub(crate) fn would_free(told: &WouldFree) -> String {
         exact(*chunk_bytes),
         exact(*node_bytes),
         show(*disk_bytes_estimate),
-        reclaiming(told)
+        reclaiming_note(told)
     )
 }
 
@@ -80,11 +80,11 @@ fn together(told: &WouldFree) -> String {
     let WouldFree { chunk_bytes, node_bytes, disk_bytes_estimate, .. } = told;
     let (exact, on_disk) = (show(chunk_bytes.saturating_add(*node_bytes)), show(*disk_bytes_estimate));
     let when = "on the disks, when `dedupfs-gc` has run";
-    format!("together that frees {exact} before compression, about {on_disk} {when}\n{}", reclaiming(told))
+    format!("together that frees {exact} before compression, about {on_disk} {when}\n{}", reclaiming_note(told))
 }
 
 /// Says that figures may be too low.
-fn reclaiming(told: &WouldFree) -> &'static str {
+fn reclaiming_note(told: &WouldFree) -> &'static str {
     match told.is_reclaiming {
         true => "`dedupfs-gc` is running: what it is about to free still counts as in use, so more may be freed\n",
         false => "",
@@ -127,7 +127,7 @@ pub(crate) fn tree(path: &str, stats: &TreeStats) -> String {
     if let Some(fingerprint) = fingerprint {
         lines.line("fingerprint", fingerprint);
     }
-    lines.0.push_str(reclaiming(only_here));
+    lines.0.push_str(reclaiming_note(only_here));
     lines.0
 }
 
@@ -266,8 +266,8 @@ pub(crate) fn list(
         writeln!(text, "{count} {}, {files} files, {}, new {}", plural(count), show(logical_bytes), show(new_bytes));
     if has_sizes {
         text.push_str("only here: what removing this version alone frees, before compression; of several together: `dedupfs-stats --would-free`\n");
-        let told = versions.iter().filter_map(|version| version.only_here.as_ref());
-        text.push_str(told.map(reclaiming).max_by_key(|said| said.len()).unwrap_or_default());
+        let mut told = versions.iter().filter_map(|version| version.only_here.as_ref());
+        text.push_str(told.find(|told| told.is_reclaiming).map_or("", reclaiming_note));
     }
     text
 }

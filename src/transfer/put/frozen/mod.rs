@@ -213,8 +213,10 @@ type Beside<'a> = (Option<NotesWriter>, Option<SoFar<'a>>);
 /// Begins the notes of a put; a put can do without.
 fn begin_notes(core: &Core, into: Ino) -> Option<NotesWriter> {
     let epoch = core.namespace.writer_epoch();
-    let begun =
-        notes::clean_pool(core).and_then(|()| NotesWriter::begin(core.meta_device.clone(), core.pool, epoch, into));
+    if let Err(error) = notes::clean_pool(core) {
+        tracing::warn!(%error, "notes that nobody needs cannot be removed");
+    }
+    let begun = NotesWriter::begin(core.meta_device.clone(), core.pool, epoch, into);
     begun.inspect_err(|error| tracing::warn!(%error, "this put keeps no notes")).ok()
 }
 

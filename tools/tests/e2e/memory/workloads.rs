@@ -172,7 +172,7 @@ pub fn put_and_get(site: &Site, scale: Scale) -> Done {
 
 /// Puts a tree of small files again and again, of which one in each directory changes.
 pub fn put_versions(site: &Site, scale: Scale) -> Done {
-    let (directories, versions) = scale.pick((200, 5), (2000, 40));
+    let (directories, versions) = scale.pick((400, 5), (2000, 40));
     let source = site.base.join("source");
     let write = |directory: usize, file: usize, text: &str| {
         fs::write(source.join(format!("d{directory}/f{file}")), text).unwrap();

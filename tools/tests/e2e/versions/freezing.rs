@@ -299,6 +299,16 @@ fn all_backups_of_a_directory_become_versions_of_their_dates() {
     assert_eq!(json["frozen"][0]["time"], "name");
     assert_eq!(listed(&series), days, "in the order of their dates, also the one that came later");
     freeze(&["--all"], &series).expect(0, &["0 directories frozen"]);
+    // The second run froze what the first one had left live, since no live directory had a date any more.
+    let current = series.join("current");
+    fs::create_dir(&current).unwrap();
+    freeze(&["--all"], &series).expect(0, &["current stays live", "0 directories frozen"]);
+    fs::remove_dir(&current).unwrap();
+    // Nothing says that these are backups.
+    let undated = site.mnt.join("undated");
+    fs::create_dir_all(undated.join("daily.0")).unwrap();
+    freeze(&["--all"], &undated).expect(2, &["none with a date", "--time mtime"]);
+    freeze(&["--all", "--time", "mtime"], &undated).expect(0, &["daily.0", "(by its mtime)", "1 directory frozen"]);
     for day in days {
         assert_same_content(&before.join(day), &series.join(day));
         assert_eq!(fs::metadata(series.join(day).join("etc/same")).unwrap().nlink(), 1, "names in this version count");
