@@ -479,16 +479,11 @@ impl Deduplicator {
         self.pins.pin_root(root)
     }
 
-    /// Whether somebody has pinned the chunk.
+    /// Returns the chunks that are pinned now, each a whole file without a counted reference. Bounded as the content that
+    /// waits for its leaf.
     #[must_use]
-    pub fn is_chunk_pinned(&self, fingerprint: &Fingerprint) -> bool {
-        self.pins.is_chunk_pinned(fingerprint)
-    }
-
-    /// Whether any of the chunks is pinned.
-    #[must_use]
-    pub fn are_chunks_pinned(&self, chunks: &[Fingerprint]) -> bool {
-        self.pins.are_chunks_pinned(chunks)
+    pub fn pinned_chunks(&self) -> HashSet<Fingerprint> {
+        self.pins.pinned_chunks()
     }
 
     /// The pins of nodes.

@@ -5,7 +5,9 @@
 //! exclude each other under one lock (invariant I-4: claim, recheck, free).
 //!
 //! A chunk that is a whole file is pinned within the section in which it was found or stored. Reclaiming claims a
-//! container, waits for all sections, and then moves pinned chunks as those that have references.
+//! container, waits for all sections, notes which chunks are pinned, and waits until everything logged is counted. A
+//! chunk that was pinned then is moved as those that have references: its pin may end before its reference is counted.
+//! Any other has been counted if it is referred to.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -102,16 +104,12 @@ impl Pins {
         Some(RootPin { pins: self.clone(), reference })
     }
 
-    /// Whether somebody has pinned the chunk.
-    pub(crate) fn is_chunk_pinned(&self, fingerprint: &Fingerprint) -> bool {
-        self.state.lock().chunks.contains_key(fingerprint) && !is_planted(Canary::PinIgnored)
-    }
-
-    /// Whether any of the chunks is pinned.
-    pub(crate) fn are_chunks_pinned(&self, chunks: &[Fingerprint]) -> bool {
-        let state = self.state.lock();
-        let any = !state.chunks.is_empty() && chunks.iter().any(|chunk| state.chunks.contains_key(chunk));
-        any && !is_planted(Canary::PinIgnored)
+    /// Returns the chunks that are pinned now.
+    pub(crate) fn pinned_chunks(&self) -> HashSet<Fingerprint> {
+        if is_planted(Canary::PinIgnored) {
+            return HashSet::new();
+        }
+        self.state.lock().chunks.keys().copied().collect()
     }
 
     /// Claims a node for reclaiming. Returns false if it is pinned or already claimed.

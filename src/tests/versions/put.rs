@@ -182,8 +182,10 @@ fn what_cannot_be_read_is_told_and_the_rest_is_there() {
     assert_clean(&pool);
 }
 
+/// Reclaiming took a chunk for garbage whose pin had ended and whose reference was logged, and not counted yet. The index refused to
+/// forget it, so nothing was lost, but the pool was called damaged (in 40 of 300 runs, three at a time).
 #[test]
-fn many_puts_and_reclaiming_at_the_same_time_lose_nothing() {
+fn regression_many_puts_and_reclaiming_at_the_same_time_lose_nothing() {
     let top = source();
     let device = formatted();
     let pool = open(&device);

@@ -1,13 +1,15 @@
 //! Emptying some victims together: claim, wait, gather the live chunks, copy them forward, count, recheck.
 //!
 //! 1. The containers are claimed. From then on writers store again the chunks that they would have found there.
-//! 2. All sections that could have seen the unclaimed state end, and their log entries are counted.
+//! 2. All sections that could have seen the unclaimed state end. The pinned chunks are noted, and everything logged is counted.
 //! 3. If nothing in a container is alive, its chunks are removed from the index as its table names them; its content is
 //!    not read. In other containers the live chunks are read and the dead ones removed.
 //! 4. The live chunks are appended in the order of their places. Writers wait for a few MiB at a time.
 //! 5. All of this is committed and counted. A container in which the index then places nothing is emptied. It is freed
 //!    behind the next checkpoint of the indexes ([`super::freeing`]), because replaying the log may read it until then
 //!    (I-4).
+
+use std::collections::HashSet;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Forwarded, RECLAIM_STREAM};
@@ -35,6 +37,8 @@ pub(super) struct Batch<'b, 'r> {
     kind: ContainerKind,
     victims: Vec<Candidate>,
     place_of: &'b dyn Fn(&Fingerprint) -> u32,
+    /// Chunks that live although no counted reference says so.
+    pinned: HashSet<Fingerprint>,
     gathered: Vec<Gathered>,
     bytes: Vec<u8>,
 }
@@ -58,7 +62,7 @@ impl<'b, 'r> Batch<'b, 'r> {
     ) -> Self {
         let live_bytes: u64 = victims.iter().map(|victim| victim.live_bytes).sum();
         let bytes = Vec::with_capacity(usize::try_from(live_bytes.min(run.memory.batch_bytes)).unwrap_or(0));
-        Self { run, kind, victims: victims.to_vec(), place_of, gathered: Vec::new(), bytes }
+        Self { run, kind, victims: victims.to_vec(), place_of, pinned: HashSet::new(), gathered: Vec::new(), bytes }
     }
 
     /// Empties the victims; see the module's head.
@@ -70,6 +74,8 @@ impl<'b, 'r> Batch<'b, 'r> {
         let core = self.run.core;
         core.dedup.claim_containers(self.victims.iter().map(|victim| victim.id));
         core.dedup.barrier();
+        // Before everything logged is counted: then a chunk is pinned here, or its reference is counted.
+        self.pinned = core.dedup.pinned_chunks();
         core.committer.settle()?;
         core.committer.check_counts()?;
         self.leave_out_what_came_alive();
@@ -144,8 +150,7 @@ impl<'b, 'r> Batch<'b, 'r> {
             Err(error) => return Ok(Looked::Unreadable(error)),
         };
         let fingerprints: Vec<Fingerprint> = table.entries.iter().map(|entry| entry.fingerprint).collect();
-        // Nothing counted refers to a pinned chunk yet. It lives all the same.
-        let has_pinned = self.run.core.dedup.are_chunks_pinned(&fingerprints);
+        let has_pinned = !self.pinned.is_empty() && fingerprints.iter().any(|chunk| self.pinned.contains(chunk));
         if self.kind == ContainerKind::Data && occupied.live_cells == 0 && !has_losses && !has_pinned {
             // All its chunks are dead. A removal names the container, so a chunk that the index places elsewhere stays
             // there.
@@ -166,7 +171,7 @@ impl<'b, 'r> Batch<'b, 'r> {
                 has_lost |= cell.location.is_lost() && cell.references > 0;
             } else if cell.references == 0
                 && self.kind == ContainerKind::Data
-                && !(has_pinned && self.run.core.dedup.is_chunk_pinned(&fingerprint))
+                && !(has_pinned && self.pinned.contains(&fingerprint))
             {
                 self.remove(fingerprint, container)?;
             } else if let Err(error) = self.gather(container, fingerprint, entry.len_bytes) {

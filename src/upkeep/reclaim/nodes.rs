@@ -154,11 +154,14 @@ impl Run<'_> {
         // quarantine, writers store the chunk again. So no first reference can appear between the check of its count
         // and the removal.
         let _losses = self.core.committer.hold_losses();
+        // As for containers: noted before everything logged is counted.
+        let pinned = self.core.dedup.pinned_chunks();
+        self.core.committer.settle()?;
         self.core.committer.check_counts()?;
         let mut lost = Vec::new();
         self.core.indexes.chunks.for_each(&mut |fingerprint, cell| {
             // A pinned chunk will have a reference, and is needed then.
-            if cell.references == 0 && cell.location.is_lost() && !self.core.dedup.is_chunk_pinned(&fingerprint) {
+            if cell.references == 0 && cell.location.is_lost() && !pinned.contains(&fingerprint) {
                 lost.push(fingerprint);
             }
             Ok(())
