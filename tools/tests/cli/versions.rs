@@ -155,7 +155,7 @@ fn sources_and_places_of_versions_are_told_apart() {
     dedupfs(&[&"forget", &live.join("file")]).expect(2, &["is no version: `rm`"]);
     dedupfs(&[&"forget", &first.join("file")]).expect(2, &["as a whole"]);
     dedupfs(&[&"forget", &series.join("none")]).expect(1, &["does not exist"]);
-    let future = other.join("2999-01-01");
+    let future = other.join("2098-01-01");
     fs::create_dir(&future).unwrap();
     dedupfs(&[&"freeze", &"--time", &"name", &future]).expect(2, &["is of the future", "--time now"]);
     fs::remove_dir(&future).unwrap();
