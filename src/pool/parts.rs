@@ -78,7 +78,7 @@ impl Sources {
             })?);
         let properties = &superblock.properties;
         let records = namespace.containers()?;
-        // Which of both kinds needs more depends on what is read: content, or versions with many small nodes.
+        // Reading content needs the one kind, reading versions with many small nodes the other.
         let caches = Arc::new(Caches::new(
             memory.region_cache_bytes,
             memory.table_cache_bytes,

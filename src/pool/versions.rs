@@ -155,7 +155,7 @@ impl Pool {
         list(&self.core.namespace.committed()?, directory)
     }
 
-    /// Returns what removing these inodes, with everything below them, adds to what the next `dedupfs-gc` frees.
+    /// Returns the bytes that removing these inodes, with everything below them, adds to those that the next `dedupfs-gc` frees.
     ///
     /// # Errors
     /// `NotFound`; else as `would_free` says.

@@ -4,9 +4,9 @@
 //! a table of their own; chunks afterwards, in parts by their fingerprints, which bounds memory for any deletion. The
 //! nodes are walked once for each part.
 //!
-//! Several sets of references can be counted, each as if it went alone. What dies with one set alone dies with no other:
-//! so sets share the walks for their chunks, and together read what dies no more often than one set of their size. What
-//! goes anyhow is read once more for each part of chunks to which something else refers as well.
+//! Several sets of references can be counted, each as if it went alone. A node that dies with one set alone dies with no other:
+//! so sets share the walks for their chunks, and together read dead nodes no more often than one set of their size.
+//! Leaving nodes are read once more for each part of chunks to which something else refers as well.
 
 use std::collections::{HashMap, HashSet};
 
@@ -24,7 +24,7 @@ const NODES_AT_ONCE: usize = 1 << 20;
 /// Nodes read between two looks whether the work is still wanted.
 const NODES_BETWEEN_LOOKS: usize = 256;
 
-/// References that go, and what dies of it. Memory: 40 bytes for each node that loses a reference, and 80 more for each
+/// References that go, and the nodes that die of it. Memory: 40 bytes for each node that loses a reference, and 80 more for each
 /// one that dies.
 #[derive(Default)]
 struct Falling {
@@ -51,7 +51,7 @@ impl Falling {
     }
 }
 
-/// What dies with a set of references and with nothing else, behind [`CountDown::end_set`].
+/// The nodes and chunks that die with a set of references and with nothing else, behind [`CountDown::end_set`].
 struct DeadSet {
     nodes: Vec<(Fingerprint, ContainerId)>,
     chunk_references: u64,
@@ -93,7 +93,7 @@ impl<'a> CountDown<'a> {
         Self { takes_all: true, ..Self::new(core, is_stopped) }
     }
 
-    /// Drops what the next run of reclaiming frees: all nodes without references, in use by nobody, and what goes with
+    /// Drops all nodes without references that nobody has pinned, and their children: the next run of reclaiming frees
     /// them. Visits each node of the index once.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl<'a> CountDown<'a> {
         Ok(nodes)
     }
 
-    /// What the next run of reclaiming frees goes anyhow: it belongs to none of the sets. To be called first.
+    /// Lets the nodes leave that the next run of reclaiming frees: they belong to none of the sets. To be called first.
     ///
     /// # Errors
     /// The index cannot be read; the pool takes no more changes.

@@ -104,7 +104,7 @@ fn sum_of(core: &Core, mut count_down: CountDown<'_>) -> Result<WouldFree> {
 
 /// What of a frozen tree may be only here.
 struct Only {
-    /// What goes with this reference; none of an empty tree.
+    /// The reference with which it goes; none of an empty tree.
     root: Option<Reference>,
     /// The nodes on the way to it. If another version or another place has one of them, too, nothing is only here.
     way: Vec<Fingerprint>,

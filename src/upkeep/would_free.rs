@@ -33,8 +33,8 @@ pub struct WouldFree {
     pub is_reclaiming: bool,
 }
 
-/// Returns what each set of inodes would free if it alone was removed, with everything below them. What reclaiming frees anyhow is
-/// not counted and holds nothing; while a run goes on, it counts as in use. Of a file with further names elsewhere
+/// Counts the chunks and nodes that each set of inodes would free if it alone was removed, with everything below them. Garbage is
+/// not counted and holds nothing; while a run of reclaiming goes on, it counts as in use. Of a file with further names elsewhere
 /// nothing is freed. A set of which an inode is gone has no result. Counts must be settled.
 /// Memory: that of a count-down, 32 bytes for each live file of one chunk, and 16 for each live file with several names.
 ///
@@ -63,7 +63,7 @@ pub(crate) fn would_free(
                 results.extend(sums_of(core, &count_down)?);
                 count_down.clear_sets();
             }
-            // What was counted by then is too low.
+            // The counts are too low then.
             if is_stopped() {
                 return Err(EngineError::Ended("the count-down"));
             }
@@ -73,7 +73,7 @@ pub(crate) fn would_free(
     })
 }
 
-/// Counts as beside a run of reclaiming (`true`) if one is under way, or began meanwhile: it drops what was counted as leaving.
+/// Counts as beside a run of reclaiming (`true`) if one is under way, or began meanwhile: the run drops references that were counted as leaving.
 pub(super) fn behind_reclaiming<T>(control: &ReclaimControl, count: impl Fn(bool) -> Result<T>) -> Result<T> {
     let quiet = control.runs_unless_running();
     if quiet.is_some() {
@@ -85,7 +85,7 @@ pub(super) fn behind_reclaiming<T>(control: &ReclaimControl, count: impl Fn(bool
     count(true)
 }
 
-/// Begins a count-down without what the next run of reclaiming frees, unless one is running.
+/// Begins a count-down without garbage, unless reclaiming is running.
 pub(super) fn new_count_down<'a>(
     core: &'a Core,
     is_stopped: &'a dyn Fn() -> bool,
@@ -142,7 +142,7 @@ pub(super) fn drop_roots(
     Ok(())
 }
 
-/// Sums up what dies with each set of a count-down.
+/// Sums up the dead chunks and nodes of each set of a count-down.
 pub(super) fn sums_of(core: &Core, count_down: &CountDown<'_>) -> Result<Vec<WouldFree>> {
     let mut results = vec![WouldFree::default(); count_down.sets()];
     let on_disk = |kind, container, bytes: u64| {

@@ -139,7 +139,7 @@ fn for_each(view: &CommittedView, visit: &mut dyn FnMut(Ino, Result<Inode>)) -> 
     }
 }
 
-/// Sums up the versions of a pool. What a record says that cannot be read is missing in the sums.
+/// Sums up the versions of a pool. A version with an unreadable record counts without files and bytes.
 ///
 /// # Errors
 /// I/O errors; the tables cannot be read.

@@ -127,7 +127,7 @@ impl Directory {
     }
 }
 
-/// Asks the daemon what the removal of these inodes would free. Tells its progress, and ends with a signal.
+/// Asks the daemon for the bytes that the removal of these inodes would free. Tells its progress, and ends with a signal.
 pub(crate) fn would_free(daemon: &mut ControlClient, inos: Vec<u64>) -> Result<WouldFree, Failure> {
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;

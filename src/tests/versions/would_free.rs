@@ -53,7 +53,7 @@ struct Trial {
     files: u64,
     disk: TempDir,
     versions: Vec<String>,
-    /// What the removals since the last reclaiming were told to free, and what the pool held before them.
+    /// The answers for removals since the last reclaiming, summed up, and the chunks and nodes of the pool before them.
     told: Option<WouldFree>,
     before: (u64, u64, u64, u64),
 }
@@ -156,8 +156,8 @@ impl Trial {
         (0..count).map(|_| self.versions.remove(self.random.below(self.versions.len() as u64) as usize)).collect()
     }
 
-    /// Removes, and asserts that this and reclaiming free what was told. Sometimes reclaiming comes behind later removals.
-    /// Returns what was told.
+    /// Removes, and asserts that this and reclaiming free as much as was told. Sometimes reclaiming comes behind later removals.
+    /// Returns the answer.
     fn remove(&mut self, inos: &[Ino], what: &str, remove: impl FnOnce(&Self)) -> WouldFree {
         let told = self.pool.would_free(inos, &NoProgress).expect("counts down");
         assert!(!told.is_reclaiming);
@@ -233,7 +233,7 @@ fn what_would_be_freed_is_what_removal_and_reclaiming_then_free() {
     assert!(freed_something > sets / 2);
 }
 
-/// A version that was forgotten, and not reclaimed yet, held what it shares with the versions that were asked for.
+/// A version that was forgotten, and not reclaimed yet, held the content that it shares with the versions in question.
 #[test]
 fn regression_what_was_forgotten_holds_nothing() {
     let pool = open(&formatted());
@@ -256,7 +256,7 @@ fn regression_what_was_forgotten_holds_nothing() {
     let tree = |path: &str| pool.tree_stats(find(&pool, path), &NoProgress).expect("counts");
     assert_eq!(tree("two").only_here.chunk_bytes, would_free());
     assert_eq!(tree("two/content").only_here.chunk_bytes, 1_000_000);
-    // Beside a run of reclaiming nobody knows what it has dropped already.
+    // A run of reclaiming has dropped an unknown part of it.
     let begun = pool.reclaiming().begin(false);
     let told = pool.would_free(&[two], &NoProgress).expect("counts down");
     assert_eq!((told.chunk_bytes, told.is_reclaiming), (0, true));

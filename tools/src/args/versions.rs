@@ -97,7 +97,7 @@ pub(crate) struct ForgetArgs {
     /// Versions to remove
     #[arg(value_name = "MNT/NAME", required = true)]
     pub(crate) versions: Vec<PathBuf>,
-    /// Remove nothing; show what the removal would free
+    /// Remove nothing; show the bytes that the removal would free
     #[arg(short = 'n', long)]
     pub(crate) dry_run: bool,
     /// Print the result as JSON

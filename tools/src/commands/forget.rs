@@ -19,7 +19,7 @@ pub(crate) struct Forgotten {
     /// Versions that were removed, or would be.
     pub(crate) removed: Vec<String>,
     pub(crate) failed: Vec<Failed>,
-    /// With a dry run: what their removal frees together.
+    /// With a dry run: the bytes that their removal frees together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) would_free: Option<WouldFree>,
 }
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &ForgetArgs) -> Result<u8, Failure> {
     Ok(if result.failed.is_empty() { exit::OK } else { exit::PARTLY })
 }
 
-/// Returns what the removal of these versions frees together.
+/// Returns the bytes that the removal of these versions frees together.
 fn would_free(found: Vec<u64>, directories: Directories) -> Result<Option<WouldFree>, Failure> {
     let mut directories = directories.into_values();
     let Some((first, mut daemon)) = directories.next().filter(|_| !found.is_empty()) else { return Ok(None) };

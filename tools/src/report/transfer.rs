@@ -66,7 +66,7 @@ fn of_version(version: &VersionReport) -> String {
         let _ = match entries {
             0 => writeln!(
                 text,
-                "nothing could be taken over from an incomplete put of {date}: what changed in the minute before it is read again"
+                "nothing could be taken over from an incomplete put of {date}: files that changed in the minute before it are read again"
             ),
             _ => writeln!(text, "resumed: {entries} files taken over from an incomplete put of {date}"),
         };
@@ -74,7 +74,8 @@ fn of_version(version: &VersionReport) -> String {
     match (&version.without_base, version.base) {
         (None, Some(_)) => {
             let since = taken_over.saturating_sub(resumed);
-            let why = if since == 0 { " (what changed in the minute before that was made is read again)" } else { "" };
+            let why =
+                if since == 0 { " (files that changed in the minute before it was made are read again)" } else { "" };
             let _ = writeln!(text, "{since} unchanged since the version before: not read{why}");
         }
         (Some(why), _) => {

@@ -86,7 +86,9 @@ fn together(told: &WouldFree) -> String {
 /// Says that figures may be too low.
 fn reclaiming_note(told: &WouldFree) -> &'static str {
     match told.is_reclaiming {
-        true => "`dedupfs-gc` is running: what it is about to free still counts as in use, so more may be freed\n",
+        true => {
+            "`dedupfs-gc` is running: garbage that it is about to free still counts as in use, so more may be freed\n"
+        }
         false => "",
     }
 }

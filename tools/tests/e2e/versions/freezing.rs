@@ -299,7 +299,7 @@ fn all_backups_of_a_directory_become_versions_of_their_dates() {
     assert_eq!(json["frozen"][0]["time"], "name");
     assert_eq!(listed(&series), days, "in the order of their dates, also the one that came later");
     freeze(&["--all"], &series).expect(0, &["0 directories frozen"]);
-    // The second run froze what the first one had left live, since no live directory had a date any more.
+    // The second run froze a directory that the first one had left live, since no live directory had a date any more.
     let current = series.join("current");
     fs::create_dir(&current).unwrap();
     freeze(&["--all"], &series).expect(0, &["current stays live", "0 directories frozen"]);
