@@ -11,7 +11,7 @@ use dedupfs_service::{Caller, FileKind, FileService, Ino, Listing, NewNode, Node
 use rustix::fs::{AtFlags, Mode};
 
 use super::directory::open_at;
-use super::tests::{get_from, get_with, lookup, pool, put_into, staging};
+use super::tests::{BOTH, get_from, get_with, lookup, pool, put_as, staging};
 use super::*;
 use crate::pool::Pool;
 use crate::progress::{NoProgress, Progress};
@@ -166,21 +166,33 @@ impl Progress for Watching {
 /// Found by an attack: each level took a descriptor, so a tree could be too deep for a process.
 #[test]
 fn regression_a_deep_tree_takes_few_descriptors() {
-    const LEVELS: usize = 1500;
-    let (pool, source, out) = (pool(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    make_deep(source.path(), LEVELS);
-    let into = staging(&pool);
-    let watching = Watching(Default::default());
-    let report = put_into(&pool, into, source.path(), &watching).unwrap();
-    assert_eq!((report.directories, report.problem_count), (1 + 2 * LEVELS as u64, 0), "{:?}", report.problems.first());
-    let tree = lookup(&pool, into, b"tree").unwrap();
-    let report = get_with(&pool, tree, &out.path().join("out"), &watching).unwrap();
-    assert_eq!((report.directories, report.problem_count), (1 + 2 * LEVELS as u64, 0), "{:?}", report.problems.first());
-    // Other tests run beside this one.
-    let most = watching.0.into_inner();
-    assert!(most < 1200, "{most} descriptors");
-    assert_eq!(remove_deep(&out.path().join("out")), LEVELS);
-    assert_eq!(remove_deep(source.path()), LEVELS);
+    for made in BOTH {
+        const LEVELS: usize = 1500;
+        let (pool, source, out) = (pool(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        make_deep(source.path(), LEVELS);
+        let into = staging(&pool);
+        let watching = Watching(Default::default());
+        let report = put_as(made, &pool, into, source.path(), &watching).unwrap();
+        assert_eq!(
+            (report.directories, report.problem_count),
+            (1 + 2 * LEVELS as u64, 0),
+            "{:?}",
+            report.problems.first()
+        );
+        let tree = lookup(&pool, into, b"tree").unwrap();
+        let report = get_with(&pool, tree, &out.path().join("out"), &watching).unwrap();
+        assert_eq!(
+            (report.directories, report.problem_count),
+            (1 + 2 * LEVELS as u64, 0),
+            "{:?}",
+            report.problems.first()
+        );
+        // Other tests run beside this one.
+        let most = watching.0.into_inner();
+        assert!(most < 1200, "{most} descriptors");
+        assert_eq!(remove_deep(&out.path().join("out")), LEVELS);
+        assert_eq!(remove_deep(source.path()), LEVELS);
+    }
 }
 
 /// Found by an attack: an answer with very many deep paths was so long that it was lost.
@@ -202,19 +214,21 @@ fn regression_an_answer_is_short_however_much_is_wrong() {
 /// Found by an attack: files of a pseudo filesystem, some without an end, were copied without a report.
 #[test]
 fn regression_a_pseudo_filesystem_is_told_and_ends() {
-    let (pool, into) = {
-        let pool = pool();
-        let into = staging(&pool);
-        (pool, into)
-    };
-    let report = put_into(&pool, into, Path::new("/proc/sys/kernel/random"), &Deadline::new()).unwrap();
-    assert!(report.problems.iter().any(|problem| problem.what.contains("pseudo filesystem (proc)")), "{report:?}");
-    assert!(report.files > 1, "{report:?}");
-    let tree = lookup(&pool, into, b"tree").unwrap();
-    let size = pool.service().attributes(lookup(&pool, tree, b"boot_id").unwrap()).unwrap().size_bytes;
-    assert_eq!(size, 37);
-    let from = File::open("/proc").unwrap();
-    assert!(super::pseudo::kind_of(from.as_fd()).is_some());
+    for made in BOTH {
+        let (pool, into) = {
+            let pool = pool();
+            let into = staging(&pool);
+            (pool, into)
+        };
+        let report = put_as(made, &pool, into, Path::new("/proc/sys/kernel/random"), &Deadline::new()).unwrap();
+        assert!(report.problems.iter().any(|problem| problem.what.contains("pseudo filesystem (proc)")), "{report:?}");
+        assert!(report.files > 1, "{report:?}");
+        let tree = lookup(&pool, into, b"tree").unwrap();
+        let size = pool.service().attributes(lookup(&pool, tree, b"boot_id").unwrap()).unwrap().size_bytes;
+        assert_eq!(size, 37);
+        let from = File::open("/proc").unwrap();
+        assert!(super::pseudo::kind_of(from.as_fd()).is_some());
+    }
 }
 
 /// A reproducible generator of random numbers.
@@ -318,40 +332,42 @@ fn hostile_namespaces_end_and_are_told_and_lead_nowhere_else() {
 /// A tree whose directories are exchanged for links while it is copied.
 #[test]
 fn directories_that_are_replaced_while_they_are_put_lead_nowhere_else() {
-    let (pool, base) = (pool(), tempfile::tempdir().unwrap());
-    let (source, secret) = (base.path().join("source"), base.path().join("secret"));
-    fs::create_dir_all(&secret).unwrap();
-    fs::write(secret.join("secret"), b"secret").unwrap();
-    for number in 0..200 {
-        fs::create_dir_all(source.join(format!("d{number}/below"))).unwrap();
-    }
-    let into = staging(&pool);
-    let is_done = std::sync::atomic::AtomicBool::new(false);
-    let report = std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
-                for number in 0..200 {
-                    let (path, aside) = (source.join(format!("d{number}")), source.join("aside"));
-                    fs::rename(&path, &aside).unwrap();
-                    std::os::unix::fs::symlink(&secret, &path).unwrap();
-                    fs::remove_file(&path).unwrap();
-                    fs::rename(&aside, &path).unwrap();
+    for made in BOTH {
+        let (pool, base) = (pool(), tempfile::tempdir().unwrap());
+        let (source, secret) = (base.path().join("source"), base.path().join("secret"));
+        fs::create_dir_all(&secret).unwrap();
+        fs::write(secret.join("secret"), b"secret").unwrap();
+        for number in 0..200 {
+            fs::create_dir_all(source.join(format!("d{number}/below"))).unwrap();
+        }
+        let into = staging(&pool);
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        let report = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    for number in 0..200 {
+                        let (path, aside) = (source.join(format!("d{number}")), source.join("aside"));
+                        fs::rename(&path, &aside).unwrap();
+                        std::os::unix::fs::symlink(&secret, &path).unwrap();
+                        fs::remove_file(&path).unwrap();
+                        fs::rename(&aside, &path).unwrap();
+                    }
                 }
-            }
+            });
+            let report = put_as(made, &pool, into, &source, &Deadline::new());
+            is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+            report.unwrap()
         });
-        let report = put_into(&pool, into, &source, &Deadline::new());
-        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
-        report.unwrap()
-    });
-    assert_eq!(report.files, 0, "{report:?}");
-    let tree = lookup(&pool, into, b"tree").unwrap();
-    assert!(get_from(&pool, tree, &base.path().join("out")).is_ok());
-    let mut ways = vec![base.path().join("out")];
-    while let Some(path) = ways.pop() {
-        for entry in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap()) {
-            assert_ne!(entry.file_name(), "secret");
-            if entry.file_type().unwrap().is_dir() {
-                ways.push(entry.path());
+        assert_eq!(report.files, 0, "{report:?}");
+        let tree = lookup(&pool, into, b"tree").unwrap();
+        assert!(get_from(&pool, tree, &base.path().join("out")).is_ok());
+        let mut ways = vec![base.path().join("out")];
+        while let Some(path) = ways.pop() {
+            for entry in fs::read_dir(&path).unwrap().map(|entry| entry.unwrap()) {
+                assert_ne!(entry.file_name(), "secret");
+                if entry.file_type().unwrap().is_dir() {
+                    ways.push(entry.path());
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -109,9 +110,9 @@ struct Told {
 
 /// Returns a path for the report: of a path that is too long, both ends.
 fn shown(path: &Path) -> String {
-    let shown = path.to_string_lossy();
+    let shown = dedupfs_base::shown(path.as_os_str().as_bytes());
     if shown.len() <= PATH_TOLD_BYTES_MAX {
-        return shown.into_owned();
+        return shown;
     }
     let half = PATH_TOLD_BYTES_MAX / 2 - '…'.len_utf8();
     let head = shown.get(..shown.floor_char_boundary(half)).unwrap_or_default();

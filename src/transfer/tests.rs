@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
@@ -41,9 +42,29 @@ pub(super) fn staging(pool: &Pool) -> Ino {
     pool.service().make(Caller::default(), node, NodeContent::Directory).unwrap().ino
 }
 
+/// What a put makes of a tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Made {
+    Live,
+    Version,
+}
+
+pub(super) const BOTH: [Made; 2] = [Made::Live, Made::Version];
+
+pub(super) fn put_as(
+    made: Made,
+    pool: &Pool,
+    into: Ino,
+    from: &Path,
+    progress: &dyn Progress,
+) -> Result<TransferReport> {
+    let version = (made == Made::Version).then(|| VersionOptions { racy_ms: 0, ..VersionOptions::default() });
+    let options = PutOptions { version, ..PutOptions::default() };
+    pool.put(&options, File::open(from).unwrap().into(), (into, b"tree"), progress)
+}
+
 pub(super) fn put_into(pool: &Pool, into: Ino, from: &Path, progress: &dyn Progress) -> Result<TransferReport> {
-    let from = File::open(from).unwrap().into();
-    put(pool.core(), &pool.service(), &PutOptions::default(), from, (into, b"tree"), progress)
+    put_as(Made::Live, pool, into, from, progress)
 }
 
 pub(super) fn get_from(pool: &Pool, from: Ino, to: &Path) -> Result<TransferReport> {
@@ -132,31 +153,34 @@ fn source() -> TempDir {
 
 #[test]
 fn a_tree_comes_back_as_it_was() {
-    let (source, pool) = (source(), pool());
-    let staging = staging(&pool);
-    let report = put_into(&pool, staging, source.path(), &NoProgress).unwrap();
-    assert_eq!((report.problem_count, report.hard_links, report.others), (0, 100, 1), "{report:?}");
-    assert_eq!((report.files, report.directories), (5 + 150 + 700, 2 + 150), "{report:?}");
-    assert!(report.content_bytes < 8 << 20, "holes were copied: {report:?}");
-    assert_clean(&pool);
-    let out = tempfile::tempdir().unwrap();
-    let tree = lookup(&pool, staging, b"tree").unwrap();
-    let back = get_from(&pool, tree, &out.path().join("out")).unwrap();
-    assert_eq!(picture(source.path()), picture(&out.path().join("out")));
-    let counts = |report: &TransferReport| (report.files, report.directories, report.hard_links, report.others);
-    assert_eq!(counts(&report), counts(&back));
-    let blocks = |path: &Path| fs::metadata(path.join("holes")).unwrap().blocks();
-    assert!(blocks(&out.path().join("out")) < 2048, "{} blocks", blocks(&out.path().join("out")));
+    for made in BOTH {
+        let (source, pool) = (source(), pool());
+        let staging = staging(&pool);
+        let report = put_as(made, &pool, staging, source.path(), &NoProgress).unwrap();
+        assert_eq!((report.problem_count, report.hard_links, report.others), (0, 100, 1), "{report:?}");
+        assert_eq!((report.files, report.directories), (5 + 150 + 700, 2 + 150), "{report:?}");
+        assert!(report.content_bytes < 8 << 20, "holes were copied: {report:?}");
+        assert_clean(&pool);
+        let out = tempfile::tempdir().unwrap();
+        let tree = lookup(&pool, staging, b"tree").unwrap();
+        let back = get_from(&pool, tree, &out.path().join("out")).unwrap();
+        assert_eq!(picture(source.path()), picture(&out.path().join("out")));
+        let counts = |report: &TransferReport| (report.files, report.directories, report.hard_links, report.others);
+        assert_eq!(counts(&report), counts(&back));
+        let blocks = |path: &Path| fs::metadata(path.join("holes")).unwrap().blocks();
+        assert!(blocks(&out.path().join("out")) < 2048, "{} blocks", blocks(&out.path().join("out")));
 
-    let file = lookup(&pool, tree, b"large").unwrap();
-    get_from(&pool, file, &out.path().join("file")).unwrap();
-    assert!(fs::read(out.path().join("file")).unwrap() == noise(1, 3_500_000));
-    // Existing names are left alone.
-    for taken in ["out", "file"] {
-        let error = get_from(&pool, if taken == "file" { file } else { tree }, &out.path().join(taken)).unwrap_err();
-        assert!(error.to_string().contains("exists"), "{error}");
+        let file = lookup(&pool, tree, b"large").unwrap();
+        get_from(&pool, file, &out.path().join("file")).unwrap();
+        assert!(fs::read(out.path().join("file")).unwrap() == noise(1, 3_500_000));
+        // Existing names are left alone.
+        for taken in ["out", "file"] {
+            let error =
+                get_from(&pool, if taken == "file" { file } else { tree }, &out.path().join(taken)).unwrap_err();
+            assert!(error.to_string().contains("exists"), "{error}");
+        }
+        assert_eq!(picture(source.path()), picture(&out.path().join("out")));
     }
-    assert_eq!(picture(source.path()), picture(&out.path().join("out")));
 }
 
 #[test]
@@ -222,30 +246,35 @@ fn nothing_is_seen_before_it_is_whole_and_nothing_stays_of_what_is_not() {
 
 #[test]
 fn a_full_disk_ends_it_and_nothing_stays() {
-    let disk = MemoryDevice::with_capacity(64 << 20);
-    let pool = pool_on(&(Arc::new(disk.clone()) as Arc<dyn Device>));
-    let source = tempfile::tempdir().unwrap();
-    for number in 0..20 {
-        fs::write(source.path().join(number.to_string()), noise(number, 5_000_000)).unwrap();
+    for made in BOTH {
+        let disk = MemoryDevice::with_capacity(64 << 20);
+        let pool = pool_on(&(Arc::new(disk.clone()) as Arc<dyn Device>));
+        let source = tempfile::tempdir().unwrap();
+        for number in 0..20 {
+            fs::write(source.path().join(number.to_string()), noise(number, 5_000_000)).unwrap();
+        }
+        let staging = staging(&pool);
+        let error = put_as(made, &pool, staging, source.path(), &NoProgress).unwrap_err();
+        assert!(matches!(&error, TransferError::Pool(error) if error.is_no_space()), "{error}");
+        assert_eq!(lookup(&pool, staging, b"tree"), Err(Errno::ENOENT));
+        assert_eq!(pool.stats().unwrap().files, 0);
+        disk.set_capacity(1 << 30);
+        put_as(made, &pool, staging, source.path(), &NoProgress).unwrap();
+        assert_clean(&pool);
     }
-    let staging = staging(&pool);
-    let error = put_into(&pool, staging, source.path(), &NoProgress).unwrap_err();
-    assert!(matches!(&error, TransferError::Pool(error) if error.is_no_space()), "{error}");
-    assert_eq!(pool.stats().unwrap().files, 0);
-    disk.set_capacity(1 << 30);
-    put_into(&pool, staging, source.path(), &NoProgress).unwrap();
-    assert_clean(&pool);
 }
 
 #[test]
 fn a_pool_that_fails_ends_it_with_the_reason() {
-    let device = FaultyDevice::over_memory(&MemoryDevice::new());
-    let pool = pool_on(&(Arc::new(device.clone()) as Arc<dyn Device>));
-    let (source, staging) = (source(), staging(&pool));
-    device.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync]).lasting());
-    assert!(pool.sync().is_err());
-    let error = put_into(&pool, staging, source.path(), &NoProgress).unwrap_err();
-    assert!(matches!(&error, TransferError::Pool(EngineError::ReadOnly(_))), "{error}");
+    for made in BOTH {
+        let device = FaultyDevice::over_memory(&MemoryDevice::new());
+        let pool = pool_on(&(Arc::new(device.clone()) as Arc<dyn Device>));
+        let (source, staging) = (source(), staging(&pool));
+        device.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::Sync]).lasting());
+        assert!(pool.sync().is_err());
+        let error = put_as(made, &pool, staging, source.path(), &NoProgress).unwrap_err();
+        assert!(matches!(&error, TransferError::Pool(EngineError::ReadOnly(_))), "{error}");
+    }
 }
 
 #[test]
@@ -359,6 +388,40 @@ fn regression_what_changes_before_its_turn_is_copied_as_it_is_then() {
     let mode = |name: &str| out.path().join("out").join(name).metadata().unwrap().mode() & 0o7777;
     // A file that changed while it was copied lends no rights, nor does one that lost them before.
     assert_eq!((mode("large"), mode("grows"), mode("replaced")), (0o755, 0o755, 0o4755));
+}
+
+/// A backup is of files in use.
+#[test]
+fn a_file_that_changes_while_it_is_put_is_told_and_read_the_next_time() {
+    for made in BOTH {
+        let (pool, source) = (pool(), tempfile::tempdir().unwrap());
+        let path = |name: &str| source.path().join(name);
+        fs::write(path("large"), noise(1, 3 << 20)).unwrap();
+        fs::write(path("small"), b"content").unwrap();
+        let change = || File::options().append(true).open(path("large")).unwrap().write_all(b"more").unwrap();
+        let staging = staging(&pool);
+        let changing = Changing { is_changed: false.into(), change };
+        let report = put_as(made, &pool, staging, source.path(), &changing).unwrap();
+        let [only] = report.problems.as_slice() else { panic!("{report:?}") };
+        assert!(only.path == "tree/large" && only.what.contains("changed while it was copied"), "{only:?}");
+        assert_eq!((report.files, report.problem_count), (2, 1));
+        let tree = lookup(&pool, staging, b"tree").unwrap();
+        let out = tempfile::tempdir().unwrap();
+        get_from(&pool, tree, &out.path().join("out")).unwrap();
+        assert_eq!(fs::read(out.path().join("out/small")).unwrap(), b"content");
+        assert!(fs::read(out.path().join("out/large")).unwrap().starts_with(&noise(1, 3 << 20)));
+        // The next version reads it, though nothing changes any more and the others are taken over.
+        let Some(first) = report.version else { continue };
+        let options = VersionOptions { base: BaseChoice::Version(first.ino), racy_ms: 0, ..VersionOptions::default() };
+        let options = PutOptions { version: Some(options), ..PutOptions::default() };
+        let from = File::open(source.path()).unwrap().into();
+        let next = pool.put(&options, from, (ROOT_INO, b"next"), &NoProgress).unwrap();
+        assert_eq!((next.problem_count, next.content_bytes), (0, (3 << 20) + 4), "{next:?}");
+        let large = lookup(&pool, next.version.unwrap().ino, b"large").unwrap();
+        get_from(&pool, large, &out.path().join("large")).unwrap();
+        assert!(fs::read(out.path().join("large")).unwrap() == fs::read(path("large")).unwrap());
+        assert_clean(&pool);
+    }
 }
 
 /// The kernel would refuse such names, but it is not involved here.

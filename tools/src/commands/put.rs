@@ -70,7 +70,7 @@ fn version_options(args: &PutArgs, source: &Metadata, place: &Inside) -> Result<
     }
     let base = match &args.base {
         _ if args.reread => BaseChoice::None,
-        Some(base) => BaseChoice::Version(base_at(base, place)?),
+        Some(base) => base_at(base, place)?.map_or(BaseChoice::None, BaseChoice::Version),
         None => BaseChoice::LastIn(place.ino),
     };
     let path = inside::name_of_source(&args.source);
@@ -93,16 +93,22 @@ fn is_open_to_its_owner(source: &Metadata) -> bool {
     source.mode() & 0o700 == 0o700
 }
 
-/// Returns the inode number of the version at a path.
-fn base_at(path: &Path, place: &Inside) -> Result<u64, Failure> {
+/// Returns the inode number of the version at a path. A base that is gone costs a full read, and no backup.
+fn base_at(path: &Path, place: &Inside) -> Result<Option<u64>, Failure> {
     let shown = path.display();
-    let metadata = std::fs::symlink_metadata(path)
-        .map_err(|error| FailureKind::Usage.because(format!("cannot look at the base {shown}: {error}")))?;
+    let metadata = match std::fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            exit::tell(&format!("dedupfs: there is no base {shown}: everything is read\n"));
+            return Ok(None);
+        }
+        Err(error) => return Err(FailureKind::Usage.because(format!("cannot look at the base {shown}: {error}"))),
+    };
     if metadata.dev() != place.device || !is_frozen(metadata.ino()) {
         let why = format!("{shown} is no version in the mount of the new one: `dedupfs list` names versions");
         return Err(FailureKind::Usage.because(why));
     }
-    Ok(metadata.ino())
+    Ok(Some(metadata.ino()))
 }
 
 fn copy(

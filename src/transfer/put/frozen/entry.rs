@@ -1,5 +1,6 @@
 //! Copies the entries of a directory, except directories, into the pool, for a frozen tree.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -30,6 +31,16 @@ const ATTRIBUTES_BYTES_MAX: usize = 64 << 20;
 
 /// A shorter file is written without its former recipe: reading that would cost as much as asking the index.
 const FORMER_BYTES_MIN: u64 = 8 << 20;
+
+/// Attributes of an entry that were copied.
+#[derive(Default)]
+pub(super) struct AttributesTaken {
+    pub(super) attributes: EntryAttributes,
+    /// What keeps those that are stored as content.
+    pub(super) keep: Vec<Keep>,
+    /// Whether none is missing. If one is, the next put must not take the entry over, or the problem would be told once only.
+    pub(super) are_all: bool,
+}
 
 /// An entry that was copied.
 pub(super) struct Made {
@@ -71,8 +82,9 @@ impl VersionPut<'_> {
         if let Some(unchanged) = unchanged
             && !self.is_verified(&seen)
         {
-            self.count_taken_over(&seen, unchanged);
-            return Ok(Arc::new(taken_over(&seen, unchanged)));
+            self.counts.taken_over.fetch_add(1, Ordering::Relaxed);
+            self.counts.resumed.fetch_add(u64::from(unchanged.is_incomplete), Ordering::Relaxed);
+            return self.with_names(&seen, || Ok(self.take_over(&seen, unchanged)));
         }
         // A device must not be opened: opening may act on it.
         if disk::kind_of(&seen) != Some(FileKind::Regular) {
@@ -115,13 +127,13 @@ impl VersionPut<'_> {
         is_file && percent > 0 && checksum_seeded(&stat.st_ino.to_le_bytes(), self.seed) % 100 < percent
     }
 
-    fn count_taken_over(&self, stat: &Stat, base: &BaseEntry) {
-        self.counts.taken_over.fetch_add(1, Ordering::Relaxed);
-        self.counts.resumed.fetch_add(u64::from(base.is_incomplete), Ordering::Relaxed);
+    /// Takes over an entry of the base.
+    fn take_over(&self, stat: &Stat, base: &BaseEntry) -> Made {
         match disk::kind_of(stat) {
             Some(FileKind::Regular) => self.tally.file(0),
             _ => self.tally.other(),
         }
+        taken_over(stat, base)
     }
 
     /// Compares an entry that was read with the one that would have been taken over.
@@ -183,9 +195,11 @@ impl VersionPut<'_> {
             Some(FileKind::Socket) => Content::Socket,
             _ => return Err(became_another()),
         };
-        let (attributes, keep) = self.attributes(Place::Named(above, name), stat, space, path)?;
+        let AttributesTaken { attributes, keep, are_all } =
+            self.attributes(Place::Named(above, name), stat, space, path)?;
         self.tally.other();
-        Ok(made(stat, self.noted(stat, now_nanos), attributes, content, (keep, None)))
+        let noted = if are_all { self.noted(stat, now_nanos) } else { Noted::default() };
+        Ok(made(stat, noted, attributes, content, (keep, None)))
     }
 
     fn file(&self, source: &Source<'_>, now_nanos: i64, base: Option<&BaseEntry>, space: &mut Space) -> Outcome<Made> {
@@ -193,10 +207,11 @@ impl VersionPut<'_> {
         let mut writing = Writing { put: self, body: &mut body };
         let bytes = source.copy(self.tally, &mut space.content, &mut writing)?;
         let stat = source.stat;
-        let (attributes, keep) = self.attributes(Place::Open(source.from), stat, &mut space.xattrs, source.path)?;
+        let AttributesTaken { attributes, keep, are_all } =
+            self.attributes(Place::Open(source.from), stat, &mut space.xattrs, source.path)?;
         let (root, data_bytes, pin) = self.publish(&mut body)?;
         self.tally.file(bytes);
-        let mut noted = self.noted(stat, now_nanos);
+        let mut noted = if are_all { self.noted(stat, now_nanos) } else { Noted::default() };
         if !rustix::fs::fstat(source.from).is_ok_and(|now| version(&now) == version(stat)) {
             noted = Noted::default();
             let what = "changed while it was copied: it may be neither as it was nor as it is".to_owned();
@@ -253,9 +268,14 @@ impl VersionPut<'_> {
         stat: &Stat,
         space: &mut XattrSpace,
         path: &dyn Fn() -> PathBuf,
-    ) -> Outcome<(EntryAttributes, Vec<Keep>)> {
+    ) -> Outcome<AttributesTaken> {
         let (uid, gid, mode) = self.owner(stat);
         let (mut set, mut bytes): (Vec<Attribute>, usize) = (Vec::new(), 0);
+        let are_all = Cell::new(true);
+        let missing = |what: String| {
+            are_all.set(false);
+            self.tally.problem(&path(), what);
+        };
         let take = |name: &CStr, value: &[u8]| {
             let name = name.to_bytes();
             let is_optional = disk::is_optional(name);
@@ -264,7 +284,7 @@ impl VersionPut<'_> {
             }
             let refused = |why: &str| {
                 let name = String::from_utf8_lossy(name).into_owned();
-                self.tally.problem(&path(), format!("the pool does not take the extended attribute: {why} ({name})"));
+                missing(format!("the pool does not take the extended attribute: {why} ({name})"));
             };
             bytes += name.len() + value.len();
             match check_xattr_name(name) {
@@ -284,7 +304,7 @@ impl VersionPut<'_> {
             Ok(())
         };
         match from.for_each_xattr(space, |errno| reading("cannot read extended attributes")(errno), take) {
-            Err(Trouble::One(what) | Trouble::Unreadable(what)) => self.tally.problem(&path(), what),
+            Err(Trouble::One(what) | Trouble::Unreadable(what)) => missing(what),
             outcome => outcome?,
         }
         set.sort_unstable();
@@ -301,7 +321,8 @@ impl VersionPut<'_> {
             Attributes::Stored(root)
         };
         let (mtime_secs, mtime_nanos) = (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
-        Ok((EntryAttributes { mode, uid, gid, mtime_secs, mtime_nanos, flags: 0, attributes }, keep))
+        let attributes = EntryAttributes { mode, uid, gid, mtime_secs, mtime_nanos, flags: 0, attributes };
+        Ok(AttributesTaken { attributes, keep, are_all: are_all.get() })
     }
 }
 

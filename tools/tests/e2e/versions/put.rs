@@ -149,3 +149,70 @@ fn attributes_of_the_greatest_length_come_from_a_source_that_has_them() {
     to.umount();
     to.assert_clean();
 }
+
+/// Flips a bit wherever the bytes lie in the pool's containers.
+fn damage(pool: &Path, bytes: &[u8]) {
+    let mut found = 0;
+    for entry in fs::read_dir(pool.join("containers")).unwrap() {
+        let path = entry.unwrap().path();
+        let mut content = fs::read(&path).unwrap();
+        let places: Vec<usize> =
+            content.windows(bytes.len()).enumerate().filter(|at| at.1 == bytes).map(|at| at.0).collect();
+        places.iter().for_each(|&at| content[at] ^= 4);
+        found += places.len();
+        fs::write(&path, content).unwrap();
+    }
+    assert!(found > 0, "the bytes are in no container");
+}
+
+/// Found by review: the entry of a file whose attributes could not be read was taken over by the next put, which told
+/// nothing, and its version counted as whole.
+#[test]
+fn regression_a_file_whose_attributes_could_not_be_read_is_read_again() {
+    let Some(from) = Site::mounted_if_fit() else { return };
+    let to = Site::mounted();
+    let (live, source) = (from.mnt.join("live"), from.mnt.join("source"));
+    fs::create_dir(&live).unwrap();
+    let value = crate::random::noise(7, 64 << 10);
+    for name in ["attributes", "plain"] {
+        fs::write(live.join(name), "").unwrap();
+    }
+    rustix::fs::lsetxattr(live.join("attributes"), "trusted.large", &value, rustix::fs::XattrFlags::empty()).unwrap();
+    // The times of a version are those of its content: no file seems to have changed lately.
+    Tool::new("touch").args(["-d", "2001-02-03"]).args([live.join("attributes"), live.join("plain")]).ok();
+    Tool::new(DEDUPFS).arg("snapshot").args([&live, &source]).ok();
+    from.umount();
+    damage(&from.pool, &value[30_000..30_064]);
+    from.mount();
+    for (name, taken_over) in [("v1", 0), ("v2", 1), ("v3", 1)] {
+        let ran = put(&[], &source, &to.mnt.join(name)).expect(9, &["cannot read extended attributes"]);
+        let report: TransferReport = serde_json::from_str(&ran.text()).unwrap();
+        assert_eq!(report.problem_count, 1, "{report:?}");
+        assert_eq!(report.version.unwrap().taken_over, taken_over, "{name}");
+    }
+    to.umount();
+    to.assert_clean();
+}
+
+/// The documents of this project are older than a minute, so the next put takes them over.
+#[test]
+fn what_did_not_change_for_long_is_taken_over_and_can_be_verified() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/decisions"));
+    let entries = fs::read_dir(source).unwrap().count() as u64;
+    let [first, second, third] = ["v1", "v2", "v3"].map(|name| site.mnt.join(name));
+    let made = |options: &[&str], to: &Path| report(put(options, source, to)).version.expect("is a version");
+    let one = made(&[], &first);
+    let two = made(&[], &second);
+    assert_eq!((two.base, two.taken_over, two.verified, two.new_bytes), (Some(one.ino), entries, 0, 0));
+    let three = made(&["--base", first.to_str().unwrap(), "--verify", "full"], &third);
+    assert_eq!((three.base, three.taken_over, three.verified, three.lied), (Some(one.ino), 0, entries, 0));
+    assert_eq!([&two.fingerprint, &three.fingerprint], [&one.fingerprint; 2]);
+    [second, third].iter().for_each(|version| assert_same_content(source, version));
+    // A name that is not there any more costs a full read.
+    let gone = site.mnt.join("gone");
+    let read = put(&["--base", gone.to_str().unwrap()], source, &site.mnt.join("v4"));
+    let read = read.expect(0, &["there is no base", "everything is read"]);
+    let four = serde_json::from_str::<TransferReport>(&read.text()).unwrap().version.expect("is a version");
+    assert_eq!((four.base, four.taken_over, &four.fingerprint), (None, 0, &one.fingerprint));
+}
