@@ -148,6 +148,11 @@ pub enum EngineError {
     /// Work that gives a result only when it is done was ended early, by request or because the pool closes.
     #[error("{0} was ended early")]
     Ended(&'static str),
+    /// A count would take more memory than it may, in MiB.
+    #[error(
+        "counting this takes more than {0} MiB of memory, a quarter of --memory: mount the pool with a larger --memory, or name less at once"
+    )]
+    CountTooLarge(u64),
     /// A defect of dedupfs itself; the operation failed and nothing wrong was stored.
     #[error("internal error: {0}")]
     Internal(&'static str),

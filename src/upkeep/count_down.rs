@@ -7,13 +7,15 @@
 //! Several sets of references can be counted, each as if it went alone. A node that dies with one set alone dies with no other:
 //! so sets share the walks for their chunks, and together read dead nodes no more often than one set of their size.
 //! Leaving nodes are read once more for each part of chunks to which something else refers as well.
+//!
+//! Memory: a quarter of `--memory` for the tables of nodes, and what [`CHUNKS_AT_ONCE`] takes. A count that needs more is refused.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use dedupfs_base::Result;
+use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Cell;
 use dedupfs_store::recipe::Reference;
-use dedupfs_store::{ContainerId, Fingerprint};
+use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 
 use crate::engine::Core;
 
@@ -21,21 +23,32 @@ use crate::engine::Core;
 const CHUNKS_AT_ONCE: u64 = 1 << 19;
 /// Dead nodes of sets that wait, some 40 bytes each: bounds memory.
 const NODES_AT_ONCE: usize = 1 << 20;
+/// The part of `--memory` that a count may take beside it.
+const MEMORY_SHARE: u64 = 4;
 /// Nodes read between two looks whether the work is still wanted.
 const NODES_BETWEEN_LOOKS: usize = 256;
 
-/// References that go, and the nodes that die of it. Memory: 40 bytes for each node that loses a reference, and 80 more for each
-/// one that dies.
+/// What becomes of a node.
+#[derive(Clone, Copy, Default)]
+struct Fall {
+    /// References to it that go.
+    dropped: u32,
+    is_dead: bool,
+}
+
+/// A node and its container.
+type Place = (Fingerprint, ContainerId);
+
+/// References that go, and the nodes that die of it. Memory: some 60 bytes for each node that loses a reference, and 40 more for
+/// each one that dies.
 #[derive(Default)]
 struct Falling {
-    /// References that go, of nodes.
-    dropped: HashMap<Fingerprint, u32>,
-    /// Nodes that die.
-    dead: HashSet<Fingerprint>,
+    /// Nodes that lose references.
+    nodes: HashMap<Fingerprint, Fall>,
     /// Nodes that die and were not walked yet.
-    work: Vec<(Fingerprint, ContainerId)>,
+    work: Vec<Place>,
     /// Dead nodes that were walked.
-    walked: Vec<(Fingerprint, ContainerId)>,
+    walked: Vec<Place>,
     /// References to chunks that go with dead nodes.
     chunk_references: u64,
     /// References to chunks that go by themselves.
@@ -43,17 +56,40 @@ struct Falling {
 }
 
 impl Falling {
+    fn dropped(&self, node: &Fingerprint) -> u32 {
+        self.nodes.get(node).map_or(0, |fall| fall.dropped)
+    }
+
+    fn is_dead(&self, node: &Fingerprint) -> bool {
+        self.nodes.get(node).is_some_and(|fall| fall.is_dead)
+    }
+
     /// Lets a node die that has no references any more.
     fn die(&mut self, fingerprint: Fingerprint, container: ContainerId) {
-        if self.dead.insert(fingerprint) {
+        let fall = self.nodes.entry(fingerprint).or_default();
+        if !std::mem::replace(&mut fall.is_dead, true) {
             self.work.push((fingerprint, container));
         }
     }
+
+    fn memory_bytes(&self) -> usize {
+        // A table is full with seven eighths of its places, and has a byte for each.
+        let nodes = self.nodes.capacity() * 8 / 7 * (size_of::<(Fingerprint, Fall)>() + 1);
+        nodes + places_bytes(&self.work) + places_bytes(&self.walked) + fingerprints_bytes(&self.own_chunks)
+    }
+}
+
+fn places_bytes(places: &Vec<Place>) -> usize {
+    places.capacity() * size_of::<Place>()
+}
+
+fn fingerprints_bytes(fingerprints: &Vec<Fingerprint>) -> usize {
+    fingerprints.capacity() * size_of::<Fingerprint>()
 }
 
 /// The nodes and chunks that die with a set of references and with nothing else, behind [`CountDown::end_set`].
 struct DeadSet {
-    nodes: Vec<(Fingerprint, ContainerId)>,
+    nodes: Vec<Place>,
     chunk_references: u64,
     own_chunks: Vec<Fingerprint>,
 }
@@ -78,14 +114,18 @@ pub(super) struct CountDown<'a> {
     /// The set that is under way.
     set: Falling,
     sets: Vec<DeadSet>,
+    /// Memory of these.
+    sets_bytes: usize,
     /// Whether everything below goes, whatever else refers to it.
     takes_all: bool,
+    memory_bytes_max: u64,
 }
 
 impl<'a> CountDown<'a> {
     pub(super) fn new(core: &'a Core, is_stopped: &'a dyn Fn() -> bool) -> Self {
         let (leaving, set) = Default::default();
-        Self { core, is_stopped, leaving, set, sets: Vec::new(), takes_all: false }
+        let memory_bytes_max = core.memory.total_bytes / MEMORY_SHARE;
+        Self { core, is_stopped, leaving, set, sets: Vec::new(), sets_bytes: 0, takes_all: false, memory_bytes_max }
     }
 
     /// A count of everything below the references that are dropped, as if nothing else referred to it.
@@ -103,14 +143,21 @@ impl<'a> CountDown<'a> {
         Ok(())
     }
 
-    fn unreferenced(&self) -> Result<Vec<(Fingerprint, ContainerId)>> {
-        let mut nodes = Vec::new();
-        self.core.indexes.nodes.for_each(&mut |node, cell| {
+    fn unreferenced(&self) -> Result<Vec<Place>> {
+        let (mut nodes, mut memory) = (Vec::new(), Ok(()));
+        let visited = self.core.indexes.nodes.for_each(&mut |node, cell| {
             if cell.references == 0 && !self.core.dedup.is_pinned(&node) {
                 nodes.push((node, cell.location.container()));
+                // Of each a place in the table follows.
+                memory = self.check_memory(nodes.len() * 3 * size_of::<Place>());
             }
-            Ok(())
-        })?;
+            match &memory {
+                Ok(()) => Ok(()),
+                Err(error) => Err(StoreError::Usage(error.to_string())),
+            }
+        });
+        memory?;
+        visited?;
         Ok(nodes)
     }
 
@@ -144,7 +191,7 @@ impl<'a> CountDown<'a> {
         match reference {
             Reference::Chunk(child) => {
                 self.set.own_chunks.push(child.fingerprint);
-                Ok(())
+                self.check_memory(0)
             }
             Reference::Node { child, .. } => self.drop_node(child.fingerprint),
         }
@@ -152,19 +199,19 @@ impl<'a> CountDown<'a> {
 
     fn drop_node(&mut self, fingerprint: Fingerprint) -> Result<()> {
         if self.takes_all {
-            if !self.set.dead.contains(&fingerprint)
+            if !self.set.is_dead(&fingerprint)
                 && let Some(cell) = self.core.indexes.nodes.committed(&fingerprint)?
             {
                 self.set.die(fingerprint, cell.location.container());
             }
             return Ok(());
         }
-        let dropped = self.set.dropped.entry(fingerprint).or_insert(0);
-        *dropped += 1;
-        let dropped = *dropped + self.leaving.dropped.get(&fingerprint).copied().unwrap_or(0);
+        let fall = self.set.nodes.entry(fingerprint).or_default();
+        fall.dropped += 1;
+        let dropped = fall.dropped + self.leaving.dropped(&fingerprint);
         if let Some(cell) = self.core.indexes.nodes.committed(&fingerprint)?
             && cell.references <= dropped
-            && !self.leaving.dead.contains(&fingerprint)
+            && !self.leaving.is_dead(&fingerprint)
             && !self.core.dedup.is_pinned(&fingerprint)
         {
             self.set.die(fingerprint, cell.location.container());
@@ -180,6 +227,7 @@ impl<'a> CountDown<'a> {
             }
             let Ok(view) = self.core.dedup.nodes().node_of(&fingerprint, container) else { continue };
             self.set.walked.push((fingerprint, container));
+            self.check_memory(0)?;
             for reference in view.references() {
                 match reference {
                     Reference::Chunk(_) => self.set.chunk_references += 1,
@@ -191,13 +239,25 @@ impl<'a> CountDown<'a> {
         Ok(())
     }
 
+    /// Checks the memory of the count, and `beside_bytes` that the caller has for it.
+    ///
+    /// # Errors
+    /// It is more than a count may have.
+    pub(super) fn check_memory(&self, beside_bytes: usize) -> Result<()> {
+        let bytes = self.leaving.memory_bytes() + self.set.memory_bytes() + self.sets_bytes + beside_bytes;
+        match bytes as u64 > self.memory_bytes_max {
+            true => Err(EngineError::CountTooLarge(self.memory_bytes_max >> 20)),
+            false => Ok(()),
+        }
+    }
+
     /// Whether each of these nodes has one reference, beside those that go anyhow.
     ///
     /// # Errors
     /// The index cannot be read.
     pub(super) fn have_one_reference(&self, nodes: &[Fingerprint]) -> Result<bool> {
         for node in nodes {
-            let leaving = self.leaving.dropped.get(node).copied().unwrap_or(0);
+            let leaving = self.leaving.dropped(node);
             if self.core.indexes.nodes.committed(node)?.is_none_or(|cell| cell.references > leaving.saturating_add(1)) {
                 return Ok(false);
             }
@@ -211,7 +271,9 @@ impl<'a> CountDown<'a> {
     /// The index cannot be read.
     pub(super) fn end_set(&mut self) -> Result<()> {
         self.walk()?;
-        let Falling { walked: nodes, chunk_references, own_chunks, .. } = std::mem::take(&mut self.set);
+        let Falling { walked: mut nodes, chunk_references, own_chunks, .. } = std::mem::take(&mut self.set);
+        nodes.shrink_to_fit();
+        self.sets_bytes += places_bytes(&nodes) + fingerprints_bytes(&own_chunks);
         self.sets.push(DeadSet { nodes, chunk_references, own_chunks });
         Ok(())
     }
@@ -235,6 +297,7 @@ impl<'a> CountDown<'a> {
     /// Forgets the sets that ended.
     pub(super) fn clear_sets(&mut self) {
         self.sets.clear();
+        self.sets_bytes = 0;
     }
 
     /// The nodes of the sets that die and can be read, with their containers: of each set in disk order.
@@ -307,7 +370,7 @@ impl<'a> CountDown<'a> {
     }
 
     /// Visits each reference to a chunk in some nodes; returns none if the work is not wanted any more.
-    fn for_each_chunk(&self, nodes: &[(Fingerprint, ContainerId)], visit: &mut dyn FnMut(&Fingerprint)) -> Option<()> {
+    fn for_each_chunk(&self, nodes: &[Place], visit: &mut dyn FnMut(&Fingerprint)) -> Option<()> {
         for (number, (fingerprint, container)) in nodes.iter().enumerate() {
             if number.is_multiple_of(NODES_BETWEEN_LOOKS) && (self.is_stopped)() {
                 return None;
@@ -320,5 +383,42 @@ impl<'a> CountDown<'a> {
             }
         }
         Some(())
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use dedupfs_service::ROOT_INO;
+
+    use super::*;
+    use crate::tests::versions::site::{directory, fill, find, formatted, open, snapshot};
+
+    /// Found by review: its tables grew with the tree, whatever `--memory` was.
+    #[test]
+    fn regression_a_count_that_takes_too_much_memory_is_refused() {
+        let pool = open(&formatted());
+        fill(&pool, directory(&pool, ROOT_INO, "live"));
+        snapshot(&pool, "live", "", "v1");
+        pool.service().remove_tree(ROOT_INO, b"live").unwrap();
+        let core = pool.core();
+        core.committer.settle().unwrap();
+        let root = core.namespace.inode(find(&pool, "v1")).unwrap().unwrap().root.reference().unwrap();
+        let never = || false;
+        let count = |memory_bytes_max| {
+            let mut count_down = CountDown { memory_bytes_max, ..CountDown::new(core, &never) };
+            count_down.drop_reference(&root)?;
+            count_down.end_set()?;
+            // What a set has needed is free again.
+            count_down.check_memory(0)?;
+            Ok(count_down.nodes().count())
+        };
+        let all = count(u64::MAX).unwrap();
+        assert!(all > 10, "{all} nodes");
+        assert_eq!(count(1 << 20).unwrap(), all);
+        assert!(matches!(count(200), Err(EngineError::CountTooLarge(0))));
+        // So does what a caller has for it.
+        let count_down = CountDown { memory_bytes_max: 1000, ..CountDown::new(core, &never) };
+        count_down.check_memory(1001).unwrap_err();
     }
 }

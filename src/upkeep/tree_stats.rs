@@ -127,14 +127,16 @@ impl Walk<'_, '_> {
         if self.progress.is_cancelled() { Err(EngineError::Ended("the count")) } else { Ok(()) }
     }
 
-    fn file(&mut self, (ino, has_several_names): (Ino, bool), len_bytes: u64, data_bytes: u64) {
+    fn file(&mut self, (ino, has_several_names): (Ino, bool), len_bytes: u64, data_bytes: u64) -> Result<()> {
         if has_several_names && !self.linked.insert(ino) {
             self.stats.further_names += 1;
-            return;
+            return Ok(());
         }
+        self.all.check_memory(self.linked.capacity() * 2 * size_of::<Ino>())?;
         self.stats.files += 1;
         self.stats.logical_bytes = self.stats.logical_bytes.saturating_add(len_bytes);
         self.stats.data_bytes = self.stats.data_bytes.saturating_add(data_bytes);
+        Ok(())
     }
 
     fn live(&mut self, top: Ino) -> Result<()> {
@@ -170,7 +172,7 @@ impl Walk<'_, '_> {
                 work.push(inode.ino);
             }
             FileKind::Regular => {
-                self.file((inode.ino, inode.nlink > 1), inode.size_bytes, inode.data_bytes);
+                self.file((inode.ino, inode.nlink > 1), inode.size_bytes, inode.data_bytes)?;
                 self.drop_root(&inode.root)?;
             }
             _ => self.stats.others += 1,
@@ -230,7 +232,7 @@ impl Walk<'_, '_> {
                 from += rows.len() as u64;
                 for row in rows {
                     self.go_on()?;
-                    self.frozen_entry(version, &row.entry);
+                    self.frozen_entry(version, &row.entry)?;
                     if row.entry.is_directory() {
                         work.push(tree.found_at(&directory, row));
                     }
@@ -240,16 +242,17 @@ impl Walk<'_, '_> {
         Ok(())
     }
 
-    fn frozen_entry(&mut self, version: Ino, entry: &Entry) {
+    fn frozen_entry(&mut self, version: Ino, entry: &Entry) -> Result<()> {
         match &entry.content {
             Content::Directory(_) => self.stats.directories += 1,
             Content::File { root, data_bytes } => {
                 // A number that no live file and no file of another version has.
                 let link = version.wrapping_add(entry.link.unwrap_or(0));
-                self.file((link, entry.link.is_some()), root.len_bytes(), *data_bytes);
+                self.file((link, entry.link.is_some()), root.len_bytes(), *data_bytes)?;
             }
             _ => self.stats.others += 1,
         }
+        Ok(())
     }
 
     fn drop_root(&mut self, root: &Root) -> Result<()> {

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{CommittedView, Inode, is_frozen};
-use dedupfs_service::Ino;
+use dedupfs_service::{FileKind, Ino};
 use serde::{Deserialize, Serialize};
 
 use super::count_down::CountDown;
@@ -36,10 +36,11 @@ pub struct WouldFree {
 /// Counts the chunks and nodes that each set of inodes would free if it alone was removed, with everything below them. Garbage is
 /// not counted and holds nothing; while a run of reclaiming goes on, it counts as in use. Of a file with further names elsewhere
 /// nothing is freed. A set of which an inode is gone has no result. Counts must be settled.
-/// Memory: that of a count-down, 32 bytes for each live file of one chunk, and 16 for each live file with several names.
+/// Memory: that of a count-down, and 16 bytes for each live file with several names.
 ///
 /// # Errors
-/// An inode within a version, which cannot be removed; the index or names cannot be read; the work was ended.
+/// An inode within a version, which cannot be removed; the index or names cannot be read; the count takes too much memory; the
+/// work was ended.
 pub(crate) fn would_free(
     core: &Core,
     control: &ReclaimControl,
@@ -105,38 +106,49 @@ pub(super) fn drop_roots(
     count_down: &mut CountDown<'_>,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let mut drop = |inode: &Inode| inode.root.reference().map_or(Ok(()), |root| count_down.drop_reference(&root));
-    // Of a file with several names: those that were not met yet.
-    let mut left: HashMap<Ino, u32> = HashMap::new();
-    let mut work: Vec<Ino> = inos.to_vec();
-    work.sort_unstable();
-    work.dedup();
-    while let Some(ino) = work.pop() {
+    let look = |ino| {
         if progress.is_cancelled() {
             return Err(EngineError::Ended("the count-down"));
         }
         progress.advance(1);
-        let inode = view.inode(ino)?.ok_or(match is_frozen(ino) {
+        view.inode(ino)?.ok_or(match is_frozen(ino) {
             true => EngineError::Invalid("parts of a version cannot be removed: name the version"),
             false => EngineError::NotFound,
-        })?;
-        if inode.is_directory() && !is_frozen(ino) {
-            let mut after = Vec::new();
-            loop {
-                let names = view.names(ino, &after, NAMES_AT_ONCE)?;
-                let Some((last, ..)) = names.last() else { break };
-                after.clone_from(last);
-                work.extend(names.into_iter().map(|(_, ino, _)| ino));
-            }
-            continue;
-        }
-        let is_last = inode.nlink <= 1 || is_frozen(ino) || {
-            let left = left.entry(ino).or_insert(inode.nlink);
+        })
+    };
+    // Of a file with several names: those that were not met yet.
+    let mut left: HashMap<Ino, u32> = HashMap::new();
+    let mut drop = |inode: &Inode, waiting: usize| {
+        let is_last = inode.nlink <= 1 || is_frozen(inode.ino) || {
+            let left = left.entry(inode.ino).or_insert(inode.nlink);
             *left = left.saturating_sub(1);
             *left == 0
         };
-        if is_last {
-            drop(&inode)?;
+        if is_last && let Some(root) = inode.root.reference() {
+            count_down.drop_reference(&root)?;
+        }
+        count_down.check_memory(waiting * size_of::<Ino>() + left.capacity() * 2 * size_of::<Ino>())
+    };
+    let mut work: Vec<Ino> = inos.to_vec();
+    work.sort_unstable();
+    work.dedup();
+    while let Some(ino) = work.pop() {
+        let inode = look(ino)?;
+        if !inode.is_directory() || is_frozen(ino) {
+            drop(&inode, 0)?;
+            continue;
+        }
+        let mut after = Vec::new();
+        loop {
+            let names = view.names(ino, &after, NAMES_AT_ONCE)?;
+            let Some((last, ..)) = names.last() else { break };
+            after.clone_from(last);
+            for (_, ino, kind) in names {
+                match kind == FileKind::Directory && !is_frozen(ino) {
+                    true => work.push(ino),
+                    false => drop(&look(ino)?, work.capacity())?,
+                }
+            }
         }
     }
     Ok(())
