@@ -156,6 +156,18 @@ impl Service {
         Ok(entries)
     }
 
+    /// Returns the names on the way from an inode up to its version, each with its directory, if the version was removed.
+    pub(super) fn names_in_removed(&self, ino: Ino) -> Result<Vec<(Ino, Vec<u8>)>> {
+        let version = self.version(ino)?;
+        let (mut names, mut at) = (Vec::new(), ino);
+        while version.nlink == 0 && at != version.ino {
+            let found = self.found(&version, at)?;
+            names.push((found.directory, found.entry.name.to_vec()));
+            at = found.directory;
+        }
+        Ok(names)
+    }
+
     /// Returns the extended attributes of a frozen inode.
     pub(super) fn frozen_attributes(&self, ino: Ino) -> Result<Vec<tree::Attribute>> {
         let version = self.version(ino)?;

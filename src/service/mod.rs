@@ -169,6 +169,10 @@ impl FileService for Service {
         CACHE_TIME
     }
 
+    fn unreachable_names(&self, ino: Ino) -> Vec<(Ino, Vec<u8>)> {
+        if is_frozen(ino) { self.names_in_removed(ino).unwrap_or_default() } else { Vec::new() }
+    }
+
     fn lookup(&self, parent: Ino, name: &[u8]) -> std::result::Result<Attributes, Errno> {
         self.hidden.check(parent)?;
         answer(self.find(parent, name))

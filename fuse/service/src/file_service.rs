@@ -358,6 +358,11 @@ pub trait FileService: Send + Sync + 'static {
     fn change_is_quick(&self, ino: Ino) -> bool;
     /// Handles the closing of the last descriptor of a handle.
     fn release(&self, ino: Ino, handle: Handle);
+    /// Returns the names, each with its directory, by which the kernel reached an inode that no path reaches any more, the
+    /// inode's own name first: those in a version that was removed. Without a handle the kernel would keep them until it needs memory.
+    fn unreachable_names(&self, _ino: Ino) -> Vec<(Ino, Vec<u8>)> {
+        Vec::new()
+    }
     /// Allocates space for a range, or makes a hole of it; `mode` as for fallocate(2).
     fn allocate(&self, ino: Ino, handle: Handle, offset: u64, len_bytes: u64, mode: i32) -> Result<()>;
     /// copy_file_range(2): copies at most `len_bytes` of one file's content to another file, or elsewhere in the same file. Returns the

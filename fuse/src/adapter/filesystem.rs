@@ -293,6 +293,7 @@ impl Filesystem for Adapter {
             });
             reply.ok();
         });
+        self.drop_unreachable(ino.0);
     }
 
     fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -346,10 +347,11 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+    fn releasedir(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
         let _turn = self.turn();
         self.streams.close(fh.0);
         reply.ok();
+        self.drop_unreachable(ino.0);
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {

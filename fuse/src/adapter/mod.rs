@@ -85,6 +85,8 @@ pub(crate) struct SlowCalls {
     others: Arc<Offload>,
     commits: Arc<Offload>,
     pages: Pages,
+    /// Dropping names waits for whoever has their directory locked.
+    names: Arc<Offload>,
 }
 
 impl SlowCalls {
@@ -92,6 +94,7 @@ impl SlowCalls {
     pub(crate) fn drain(&self) {
         // When their pages are dropped, some continue on the other threads.
         self.pages.drain();
+        self.names.drain();
         self.others.drain();
         self.commits.drain();
     }
@@ -169,6 +172,24 @@ impl Adapter {
             forget_attributes(notifier, ino);
         }
         result
+    }
+
+    /// Makes the kernel drop the names of an inode that nobody can reach any more, now that a handle of it is closed.
+    fn drop_unreachable(&self, ino: Ino) {
+        let names = guarded("release", || Ok(self.service.unreachable_names(ino))).unwrap_or_default();
+        if names.is_empty() {
+            return;
+        }
+        let notifier = self.notifier();
+        self.slow.names.submit(move || {
+            for (directory, name) in names {
+                if let Some(notifier) = notifier.get()
+                    && let Err(error) = notifier.inval_entry(INodeNo(directory), OsStr::from_bytes(&name))
+                {
+                    tracing::debug!(directory, %error, "the kernel does not know the name of a removed version");
+                }
+            }
+        });
     }
 
     /// Runs `answer` here or, if `slow`, on another thread.
