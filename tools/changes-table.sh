@@ -31,7 +31,7 @@ find_programs dedupfs
 need_fuse
 need rsync=rsync setfattr=attr setfacl=acl python3=python3 debugfs=e2fsprogs mkfs.ext4=e2fsprogs
 
-# Seconds in which a change is not trusted to be told by times (docs/decisions/0037).
+# Seconds in which a change is not trusted to be told by times (docs/decisions/0038).
 margin_secs=60
 
 # ---- changes: "what is done|commands", run in a directory of their own, made by make_case.

@@ -97,6 +97,12 @@ impl Pool {
         self.service.clone()
     }
 
+    /// Whether the pool may have versions, so that releases without them refuse it.
+    #[must_use]
+    pub fn has_versions(&self) -> bool {
+        self.core.namespace.has_versions()
+    }
+
     /// Copies a tree in; see `transfer::put` and `transfer::put_version`.
     ///
     /// # Errors
@@ -110,7 +116,7 @@ impl Pool {
     ) -> transfer::Result<TransferReport> {
         match &options.version {
             // A pool of a release without versions stays one that this release can open.
-            Some(version) if self.core.namespace.has_versions() => {
+            Some(version) if self.has_versions() => {
                 transfer::put_version(&self.core, &self.service, (options, version), from, to, progress)
             }
             _ => transfer::put(&self.core, &self.service, options, from, to, progress),

@@ -2,6 +2,7 @@
 
 use dedupfs_base::Result;
 use dedupfs_content::ContainerStore;
+use dedupfs_namespace::is_frozen;
 use serde::{Deserialize, Serialize};
 
 pub use crate::durability::space::{Level, RootSpace};
@@ -225,7 +226,8 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     let totals = core.namespace.totals();
     let count = |value: i64| u64::try_from(value).unwrap_or(0);
     let export = core.exporter.stats()?;
-    let versions = versions_in(&core.namespace.committed()?)?;
+    let being_read = core.namespace.orphans()?.into_iter().filter(|ino| is_frozen(*ino)).count() as u64;
+    let versions = VersionTotals { being_read, ..versions_in(&core.namespace.committed()?)? };
     let mut stats = PoolStats {
         uuid: core.pool.to_string(),
         chunker: core.properties.chunker.to_string(),

@@ -245,13 +245,15 @@ impl Pool {
     }
 
     /// Lets the next rmdir(2) of this name remove it, a version, with everything in it. The kernel knows names, so it
-    /// must remove them itself. Without a call in some seconds the permission ends.
+    /// must remove them itself. Without a call in some seconds the permission ends. `expected` is the inode number of the
+    /// version, if it is known.
     ///
     /// # Errors
-    /// `NotFound`; `Invalid` if it is no version; it is locked; `ReadOnly`.
-    pub fn allow_forgetting(&self, directory: Ino, name: &[u8]) -> Result<()> {
+    /// `NotFound`, also if another inode has the name; `Invalid` if it is no version; it is locked; `ReadOnly`.
+    pub fn allow_forgetting(&self, directory: Ino, name: &[u8], expected: Option<Ino>) -> Result<()> {
         let _pass = self.core.begin_change()?;
-        let (ino, _) = self.core.namespace.lookup(directory, name)?.ok_or(EngineError::NotFound)?;
+        let found = self.core.namespace.lookup(directory, name)?.map(|(ino, _)| ino);
+        let ino = found.filter(|ino| expected.is_none_or(|expected| expected == *ino)).ok_or(EngineError::NotFound)?;
         if !is_frozen(ino) {
             return Err(EngineError::Invalid("this is no version: `rm -r` removes a live directory"));
         }
@@ -261,7 +263,7 @@ impl Pool {
         {
             return Err(EngineError::LockedUntil(record.locked_until_secs));
         }
-        self.service.allow_forgetting(directory, name);
+        self.service.allow_forgetting(directory, name, ino);
         Ok(())
     }
 }

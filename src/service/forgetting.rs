@@ -21,28 +21,34 @@ const PERMITTED_FOR: Duration = Duration::from_secs(10);
 /// Bound of the permissions.
 const PERMISSIONS_MAX: usize = 1024;
 
-/// The names that may be removed.
+/// A permission: the version that had the name, and when it was given.
+struct Permission {
+    version: Ino,
+    given: Instant,
+}
+
+/// The names that may be removed, each with its directory.
 #[derive(Default)]
-pub(super) struct Forgetting(Mutex<HashMap<(Ino, Vec<u8>), Instant>>);
+pub(super) struct Forgetting(Mutex<HashMap<(Ino, Vec<u8>), Permission>>);
 
 impl Service {
-    /// Lets the next rmdir of this name remove it, although it is a version.
-    pub(crate) fn allow_forgetting(&self, directory: Ino, name: &[u8]) {
+    /// Lets the next rmdir of this name remove it, a version, unless another version has the name by then.
+    pub(crate) fn allow_forgetting(&self, directory: Ino, name: &[u8], version: Ino) {
         let mut permissions = self.forgetting.0.lock();
-        permissions.retain(|_, given| given.elapsed() < PERMITTED_FOR);
+        permissions.retain(|_, permission| permission.given.elapsed() < PERMITTED_FOR);
         if permissions.len() < PERMISSIONS_MAX {
-            permissions.insert((directory, name.to_vec()), Instant::now());
+            permissions.insert((directory, name.to_vec()), Permission { version, given: Instant::now() });
         }
     }
 
     /// Whether this name may be removed now, although it is a version. Uses the permission up.
     pub(super) fn may_forget(&self, directory: Ino, name: &[u8]) -> Result<bool> {
         let namespace = &self.core.namespace;
-        if !namespace.lookup(directory, name)?.is_some_and(|(ino, _)| is_frozen(ino)) {
+        let Some((found, _)) = namespace.lookup(directory, name)?.filter(|(ino, _)| is_frozen(*ino)) else {
             return Ok(false);
-        }
-        let given = self.forgetting.0.lock().remove(&(directory, name.to_vec()));
-        Ok(given.is_some_and(|given| given.elapsed() < PERMITTED_FOR)
-            || namespace.xattr(directory, WORK_MARK)?.is_some())
+        };
+        let permission = self.forgetting.0.lock().remove(&(directory, name.to_vec()));
+        let fits = |permission: Permission| permission.version == found && permission.given.elapsed() < PERMITTED_FOR;
+        Ok(permission.is_some_and(fits) || namespace.xattr(directory, WORK_MARK)?.is_some())
     }
 }

@@ -71,6 +71,9 @@ pub struct VersionTotals {
     pub logical_bytes: u64,
     /// The same without holes.
     pub data_bytes: u64,
+    /// Removed versions whose content stays because somebody reads them.
+    #[serde(default)]
+    pub being_read: u64,
 }
 
 impl VersionInfo {

@@ -17,7 +17,8 @@ const FREEZING: &str = ".dedupfs-put-0123456789abcdef";
 
 /// Removes a version in the root.
 pub fn remove_version(pool: &Pool, client: &Client, name: &str) -> Result<(), String> {
-    pool.allow_forgetting(ROOT_INO, name.as_bytes()).map_err(|error| format!("{name} may not be removed: {error}"))?;
+    pool.allow_forgetting(ROOT_INO, name.as_bytes(), None)
+        .map_err(|error| format!("{name} may not be removed: {error}"))?;
     client.remove_directory(name).map_err(|error| format!("{name} is not removed: {error:?}"))
 }
 

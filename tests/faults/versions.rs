@@ -109,7 +109,7 @@ impl Session<'_> {
         if !self.is_certain(name) || self.expected.live(name).is_none() {
             return;
         }
-        match self.pool.allow_forgetting(ROOT_INO, name.as_bytes()) {
+        match self.pool.allow_forgetting(ROOT_INO, name.as_bytes(), None) {
             Ok(()) => {
                 let removed = self.pool.service().remove_directory(ROOT_INO, name.as_bytes());
                 match self.count(removed) {

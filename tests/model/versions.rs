@@ -333,7 +333,7 @@ impl SideBySide {
 
     pub fn forget(&self, standing: &Standing) {
         let (parent, version) = standing.at(&self.engine);
-        self.pool().allow_forgetting(parent, &standing.name).expect("may be removed");
+        self.pool().allow_forgetting(parent, &standing.name, None).expect("may be removed");
         self.engine.service.remove_directory(parent, &standing.name).expect("is removed");
         assert_eq!(self.engine.service.attributes(version), Err(Errno::ENOENT), "nobody knows it");
     }

@@ -8,6 +8,8 @@ mod transfer;
 pub(crate) mod versions;
 
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use dedupfs::check::{CheckReport, RebuildReport};
@@ -30,6 +32,11 @@ const MIB_PER_TIB: f64 = 1024.0 * 1024.0;
 
 /// Version of the messages that [`message`] formats. It changes with a member that is renamed or removed.
 const MESSAGE_VERSION: u8 = 1;
+
+/// Returns a path as text for a result; bytes that are no UTF-8 are escaped.
+pub(crate) fn shown_path(path: &Path) -> String {
+    dedupfs::shown(path.as_os_str().as_bytes())
+}
 
 /// Formats a result as one line of JSON that begins with its type and version; `docs/json.md` documents each type.
 pub(crate) fn message(message_type: &str, value: &impl Serialize) -> Result<String, Failure> {
@@ -103,8 +110,11 @@ pub(crate) fn stats(stats: &PoolStats, source: Source) -> String {
     lines.line("files", format!("{}, directories {}, others {}", stats.files, stats.directories, stats.other_inodes));
     lines.line("logical", exact(stats.logical_bytes));
     lines.line("  without holes", exact(stats.data_bytes));
-    let VersionTotals { count, files, logical_bytes, .. } = stats.versions;
+    let VersionTotals { count, files, logical_bytes, being_read, .. } = stats.versions;
     lines.line("versions", format!("{count}, files in them {files}, {}", exact(logical_bytes)));
+    if being_read > 0 {
+        lines.line("  removed", format!("{being_read}, whose content stays until nobody reads them"));
+    }
     lines.line("unique chunks", stats.unique_chunks);
     lines.line("unique chunk bytes", exact(stats.unique_chunk_bytes));
     lines.line(

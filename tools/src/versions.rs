@@ -102,7 +102,7 @@ impl Directory {
             return Err(Failure::failed(format!("{shown} was renamed or replaced meanwhile: it is kept")));
         }
         // A usage error means that the name has changed meanwhile: the command line is valid.
-        let allowed = daemon.allow_forgetting(self.place.ino, name.as_bytes());
+        let allowed = daemon.allow_forgetting(self.place.ino, name.as_bytes(), found);
         allowed
             .map_err(|failure| failure.usage_as(FailureKind::Failed).while_trying(&format!("cannot remove {shown}")))?;
         rustix::fs::unlinkat(&self.file, name, AtFlags::REMOVEDIR).map_err(|errno| {

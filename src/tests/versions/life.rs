@@ -185,13 +185,24 @@ fn permission_to_forget_is_for_one_name_and_one_time() {
     file(&pool, live, "a", b"a");
     ["v1", "v2"].into_iter().for_each(|name| drop(snapshot(&pool, "live", "", name)));
     let service = pool.service();
-    pool.allow_forgetting(ROOT_INO, b"v1").expect("allows");
+    pool.allow_forgetting(ROOT_INO, b"v1", None).expect("allows");
     assert_eq!(service.remove_directory(ROOT_INO, b"v2"), Err(Errno::ENOTEMPTY));
     service.remove_directory(ROOT_INO, b"v1").expect("removes");
     snapshot(&pool, "live", "", "v1");
     assert_eq!(service.remove_directory(ROOT_INO, b"v1"), Err(Errno::ENOTEMPTY));
-    pool.allow_forgetting(ROOT_INO, b"live").expect_err("is no version");
-    pool.allow_forgetting(ROOT_INO, b"none").expect_err("is not there");
+    pool.allow_forgetting(ROOT_INO, b"live", None).expect_err("is no version");
+    pool.allow_forgetting(ROOT_INO, b"none", None).expect_err("is not there");
+    // It is for one version: another one may take the name meanwhile.
+    let (v1, v2) = (find(&pool, "v1"), find(&pool, "v2"));
+    pool.allow_forgetting(ROOT_INO, b"v1", Some(v2)).expect_err("is another version");
+    pool.allow_forgetting(ROOT_INO, b"v1", Some(v1)).expect("allows");
+    let rename = |from: &[u8], to: &[u8]| {
+        service.rename(ROOT_INO, from, ROOT_INO, to, RenameFlags::default()).expect("renames");
+    };
+    rename(b"v1", b"old");
+    rename(b"v2", b"v1");
+    assert_eq!(service.remove_directory(ROOT_INO, b"v1"), Err(Errno::ENOTEMPTY));
+    assert_eq!((find(&pool, "v1"), find(&pool, "old")), (v2, v1));
 }
 
 #[test]

@@ -107,7 +107,7 @@ pub(crate) fn snapshot(pool: &Pool, source: &str, into: &str, name: &str) -> Ver
 }
 
 pub(crate) fn forget(pool: &Pool, directory: Ino, name: &str) {
-    pool.allow_forgetting(directory, name.as_bytes()).expect("may be removed");
+    pool.allow_forgetting(directory, name.as_bytes(), None).expect("may be removed");
     pool.service().remove_directory(directory, name.as_bytes()).expect("is removed");
 }
 

@@ -24,6 +24,8 @@ pub enum State {
     Incomplete,
     /// Its put goes on.
     BeingWritten,
+    /// Its record, or something else of it, cannot be read. The other fields may be wrong.
+    Damaged,
 }
 
 /// A version to decide on.
@@ -176,8 +178,10 @@ fn protect(places: &mut [Place], now_secs: i64) {
         if let Some(until) = place.version.locked_until_secs.filter(|until| *until > now_secs) {
             place.reasons.push(Reason::Locked(until));
         }
-        if place.version.state == State::BeingWritten {
-            place.reasons.push(Reason::BeingWritten);
+        match place.version.state {
+            State::BeingWritten => place.reasons.push(Reason::BeingWritten),
+            State::Damaged => place.reasons.push(Reason::Damaged),
+            State::Complete | State::Incomplete => {}
         }
     }
 }

@@ -6,7 +6,7 @@
 //! 3. [`removable_for_space`] lists the kept versions that may go too, for [`Rules::free_until`].
 //!
 //! Invariants, for any rules and any clock:
-//! - The last good version stays, so does one that is being written, and one that is locked.
+//! - The last good version stays, so does one that is being written, one that is locked, and one that is damaged.
 //! - An incomplete version goes only if a later one is complete.
 //! - In doubt a version stays: rules that say nothing keep everything, and times that cannot be right remove nothing else.
 //! - A rule more never removes more. Deciding again over the kept versions keeps them.

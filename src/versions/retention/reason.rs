@@ -47,6 +47,8 @@ pub enum Reason {
     Locked(i64),
     /// Its put goes on.
     BeingWritten,
+    /// It is damaged, so that nothing certain is known of it.
+    Damaged,
     /// It is incomplete, and no later version is complete: a put can go on with it.
     Resumable,
     /// It was completed after the time of the decision. So its date is wrong, and rules by date cannot judge it.
@@ -67,7 +69,15 @@ impl Reason {
 
     /// Whether the reason lets a version stay even if the disk is full.
     pub const fn protects(&self) -> bool {
-        matches!(self, Self::LastGood | Self::LastComplete | Self::Locked(_) | Self::BeingWritten | Self::Resumable)
+        matches!(
+            self,
+            Self::LastGood
+                | Self::LastComplete
+                | Self::Locked(_)
+                | Self::BeingWritten
+                | Self::Damaged
+                | Self::Resumable
+        )
     }
 }
 
@@ -83,6 +93,7 @@ impl fmt::Display for Reason {
             Self::LastComplete => formatter.write_str("the last complete version, as none is without problems"),
             Self::Locked(until) => write!(formatter, "locked until {}", timestamp(until).strftime("%F %T UTC")),
             Self::BeingWritten => formatter.write_str("being written"),
+            Self::Damaged => formatter.write_str("damaged, and only `dedupfs forget` removes it then"),
             Self::Resumable => formatter.write_str("incomplete, and no later version is complete"),
             Self::FromTheFuture => formatter.write_str("its date is in the future, so rules by date cannot judge it"),
             Self::NoRules => formatter.write_str("no rules are given"),

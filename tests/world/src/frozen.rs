@@ -78,7 +78,7 @@ pub fn on_disk(top: &Path) -> io::Result<Tree> {
 /// # Errors
 /// It is not removed.
 pub fn forget(pool: &Pool, directory: Ino, name: &[u8]) -> Result<(), Errno> {
-    match pool.allow_forgetting(directory, name) {
+    match pool.allow_forgetting(directory, name, None) {
         Ok(()) => pool.service().remove_directory(directory, name),
         Err(EngineError::NoSpace) => Err(Errno::ENOSPC),
         Err(_) => Err(Errno::EIO),

@@ -112,9 +112,9 @@ pub(crate) struct ForgetArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct ListArgs {
-    /// Mountpoint or pool, for all versions; or a directory in a mount, for those directly in it
+    /// Mountpoint or pool, for all versions; or a directory in a mount, for those directly in it; without it, the only mount
     #[arg(value_name = "POOL|MNT|MNT/DIR")]
-    pub(crate) target: PathBuf,
+    pub(crate) target: Option<PathBuf>,
     /// Also count the bytes that only this version holds: what its removal alone would free, before compression. Exact. Takes time for what
     /// is unique in each version, and reads no content
     #[arg(long)]
@@ -237,7 +237,7 @@ pub(crate) struct PruneArgs {
     pub(crate) directory: PathBuf,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
-    /// Only show the decisions
+    /// Only show the decisions, and what they would free
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print the result as JSON

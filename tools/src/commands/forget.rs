@@ -44,20 +44,21 @@ pub(crate) fn run(args: &ForgetArgs) -> Result<u8, Failure> {
             false => directory.forget(daemon, name, None, path),
         });
         match outcome {
-            Ok(()) => result.removed.push(path.display().to_string()),
+            Ok(()) => result.removed.push(report::shown_path(path)),
             // The one failure has a code of its own.
             Err(failure) if args.versions.len() == 1 => return Err(failure),
             Err(failure) => {
                 eprintln!("dedupfs: {failure}");
-                result.failed.push(Failed { path: path.display().to_string(), message: failure.message });
+                result.failed.push(Failed { path: report::shown_path(path), message: failure.message });
             }
         }
     }
-    match args.dry_run {
-        true => result.would_free = would_free(found, directories)?,
-        false => directories.iter().try_for_each(|(path, (directory, _))| directory.sync(path))?,
-    }
+    let ended = match args.dry_run {
+        true => would_free(found, directories).map(|told| result.would_free = told),
+        false => directories.iter().try_for_each(|(path, (directory, _))| directory.sync(path)),
+    };
     exit::print_message(args.json, "forget", &result, report::versions::forgotten)?;
+    ended?;
     Ok(if result.failed.is_empty() { exit::OK } else { exit::PARTLY })
 }
 

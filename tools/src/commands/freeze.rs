@@ -102,7 +102,7 @@ pub(crate) fn run(args: &FreezeArgs) -> Result<u8, Failure> {
             }),
         };
         bars.finish();
-        let path = target.path.display().to_string();
+        let path = report::shown_path(&target.path);
         match frozen {
             Ok(report) => {
                 let directory = FrozenDirectory { path, completed_secs: target.secs, time: target.time, report };
@@ -134,7 +134,7 @@ pub(crate) fn run(args: &FreezeArgs) -> Result<u8, Failure> {
 
 fn note(result: &mut Frozen, path: &Path, failure: Failure) {
     exit::tell(&format!("dedupfs: {failure}\n"));
-    result.failed.push(Failed { path: path.display().to_string(), message: failure.message });
+    result.failed.push(Failed { path: report::shown_path(path), message: failure.message });
 }
 
 fn unusable(path: &Path, why: &str) -> Failure {

@@ -1,6 +1,7 @@
 //! `dedupfs list`: the versions of a pool, or of one directory.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
 
 use dedupfs::{Progress as _, VersionInfo, WouldFree, is_frozen};
 use dedupfs_service::ROOT_INO;
@@ -13,7 +14,7 @@ use crate::control::{ControlClient, Failure, FailureKind};
 use crate::progress::Bars;
 use crate::report::versions::{ListedVersion, Totals};
 use crate::versions::Directory;
-use crate::{exit, interrupt, report, target};
+use crate::{exit, interrupt, mountinfo, report, target};
 
 #[derive(Serialize)]
 struct Listed {
@@ -24,7 +25,11 @@ struct Listed {
 type Sizes = Vec<(u64, WouldFree)>;
 
 pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
-    let shown = args.target.display();
+    let given = match &args.target {
+        Some(given) => given.clone(),
+        None => only_mount()?,
+    };
+    let shown = given.display();
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let ask = |daemon: &mut ControlClient, only| -> Result<(Vec<VersionInfo>, Sizes), Failure> {
@@ -32,7 +37,9 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
         let sizes = if args.sizes { daemon.version_sizes(only, &progress)? } else { Sizes::new() };
         Ok((versions, sizes))
     };
-    let ((versions, sizes), is_whole) = match Directory::if_mounted(&args.target)? {
+    let directory = Directory::if_mounted(&given)?;
+    let is_mounted = directory.is_some();
+    let ((versions, sizes), is_whole) = match directory {
         Some(directory) if is_frozen(directory.place.ino) => {
             return Err(FailureKind::Usage.because(format!(
                 "{shown} is a version, or lies in one: name the directory that holds versions, the mount or the pool"
@@ -43,7 +50,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
             (ask(&mut directory.daemon()?, only)?, only.is_none())
         }
         None => {
-            let target = target::resolve(&args.target)?;
+            let target = target::resolve(&given)?;
             let asked = match access::reach(&target.pool, &access::to_read("dedupfs list"))? {
                 Access::Daemon(mut daemon) => ask(&mut daemon, None)?,
                 Access::Local(pool) => access::with_local(&pool, |pool| {
@@ -65,8 +72,25 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
     let listed = Listed { totals, versions: versions.into_iter().map(with_size).collect() };
     let text = |listed: &Listed| {
         let how = (is_whole, args.sizes);
-        report::versions::list(&listed.versions, how, &shown.to_string(), &TimeZone::system())
+        let place = if is_mounted { shown.to_string() } else { "MNT".to_owned() };
+        report::versions::list(&listed.versions, how, (&shown.to_string(), &place), &TimeZone::system())
     };
     exit::print_message(args.json, "list", &listed, text)?;
     Ok(exit::OK)
+}
+
+/// Returns the mountpoint of the only dedupfs that is mounted.
+fn only_mount() -> Result<PathBuf, Failure> {
+    let mounts = mountinfo::read()?;
+    let mountpoints: BTreeSet<&Path> =
+        mounts.iter().filter(|mount| mount.is_dedupfs()).map(|mount| mount.mountpoint.as_path()).collect();
+    match mountpoints.iter().collect::<Vec<_>>()[..] {
+        [only] => Ok(only.to_path_buf()),
+        [] => Err(FailureKind::Usage.because("no dedupfs is mounted: name a pool")),
+        [first, ..] => {
+            let count = mountpoints.len();
+            let first = first.display();
+            Err(FailureKind::Usage.because(format!("{count} dedupfs are mounted: name one of them, such as {first}")))
+        }
+    }
 }

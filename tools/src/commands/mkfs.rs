@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::args::MkfsArgs;
 use crate::control::{Failure, FailureKind};
-use crate::{access, exit, size, target};
+use crate::{access, exit, report, size, target};
 
 pub(crate) fn run(args: &MkfsArgs) -> Result<u8, Failure> {
     let properties = PoolProperties {
@@ -41,8 +41,8 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<u8, Failure> {
             failure.while_trying(&format!("cannot format {}", args.pool.display()))
         })?;
     let made = json!({
-        "pool": args.pool.display().to_string(),
-        "data": data.map(|data| data.display().to_string()),
+        "pool": report::shown_path(&args.pool),
+        "data": data.map(|data| report::shown_path(data)),
         "uuid": pool.to_string(),
         "chunk_size_bytes": args.chunk_size,
         "chunker": args.chunker.to_string(),

@@ -3,12 +3,14 @@
 //! 1. The daemon tells the versions, and the rules of the series if the command line has none.
 //! 2. The tool decides, because days are those of its time zone, and tells its decisions.
 //! 3. It forgets the versions one by one, as `dedupfs forget` does.
-//! 4. With `--free-until`: while the disk is too full, it reclaims, and forgets the oldest version that may go.
+//! 4. With `--free-until`: while the disk is too full, it reclaims, and forgets the oldest version that may go. It ends when
+//!    somebody reads a version that went.
 
 mod room;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::time::{Duration, Instant};
 
 use dedupfs::retention::{Candidate, Decision, Percent, Rules, State, decide, removable_for_space};
 use dedupfs::{Progress as _, VersionInfo, WouldFree};
@@ -25,6 +27,8 @@ use crate::{exit, hidden, interrupt, report};
 
 /// Most versions whose bytes a plan counts: a request is bounded.
 const COUNTED_MAX: usize = 2000;
+/// Longest time in which the kernel forgets a removed version.
+const READERS_PATIENCE: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
     let rules = args.rules.rules().map(check_rules).transpose()?;
@@ -38,7 +42,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
     let candidates: Vec<Candidate> = (0..).zip(&versions).map(|(number, version)| candidate(number, version)).collect();
     let decisions = decide(&candidates, &rules, Timestamp::now().as_second(), &TimeZone::system());
     let mut result = Pruned {
-        directory: args.directory.display().to_string(),
+        directory: report::shown_path(&args.directory),
         rules: rules.to_string(),
         dry_run: args.dry_run,
         versions: versions
@@ -60,7 +64,11 @@ pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
             Pruning { args, directory: &directory, daemon: &mut daemon, names: names(&directory)?, versions };
         let outcome = pruning.remove(&decisions, rules.free_until, &mut result);
         hidden::remove_abandoned(&directory.file);
-        directory.sync(&args.directory)?;
+        let outcome = outcome.and(directory.sync(&args.directory));
+        // A program has to know what is gone.
+        if outcome.is_err() && args.json && result.versions.iter().any(|version| version.removed) {
+            exit::print_message(true, "prune", &result, |_| String::new())?;
+        }
         outcome?;
     }
     exit::print_message(args.json, "prune", &result, |result| match args.dry_run {
@@ -106,7 +114,11 @@ fn candidate(number: u64, version: &VersionInfo) -> Candidate {
     Candidate {
         number,
         completed_secs: version.completed_secs,
-        state: if version.incomplete { State::Incomplete } else { State::Complete },
+        state: match (&version.damaged, version.incomplete) {
+            (Some(_), _) => State::Damaged,
+            (None, true) => State::Incomplete,
+            (None, false) => State::Complete,
+        },
         locked_until_secs: (version.locked_until_secs > 0).then_some(version.locked_until_secs),
         has_problems: version.problems > 0,
     }
@@ -162,12 +174,15 @@ impl Pruning<'_> {
         let progress = interrupt::ended_by_signals(&bars)?;
         let mut removable = removable_for_space(decisions);
         let mut room = room::Room::of(&self.directory.place.pool, self.daemon)?;
+        let mut is_read = false;
         while !room.is_enough(level) {
+            is_read = self.are_read()?;
             room = room::reclaim(&self.directory.place.pool, self.daemon, &progress)?;
             if progress.is_cancelled() {
                 return Err(FailureKind::Ended.because("interrupted: nothing more is removed"));
             }
-            if room.is_enough(level) || room.others_fill(level) {
+            // The space of a removed version that is read comes later: removing more would remove too many.
+            if room.is_enough(level) || room.others_fill(level) || is_read {
                 break;
             }
             let Some(number) = removable.next() else { break };
@@ -176,12 +191,25 @@ impl Pruning<'_> {
         }
         bars.finish();
         result.used_percent = Some(room.used_percent());
-        result.room = Some(match (room.is_enough(level), room.others_fill(level)) {
-            (true, _) => "enough",
-            (false, true) => "others",
-            (false, false) => "full",
+        result.room = Some(match (room.is_enough(level), room.others_fill(level), is_read) {
+            (true, ..) => "enough",
+            (false, true, _) => "others",
+            (false, false, true) => "read",
+            (false, false, false) => "full",
         });
         Ok(())
+    }
+
+    /// Whether somebody reads a removed version. The kernel takes a moment to forget one that nobody reads.
+    fn are_read(&mut self) -> Result<bool, Failure> {
+        let deadline = Instant::now() + READERS_PATIENCE;
+        while self.daemon.stats()?.versions.being_read > 0 {
+            if Instant::now() > deadline {
+                return Ok(true);
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(false)
     }
 
     /// Forgets a version, and notes how that went. A version that is gone already is no failure.

@@ -7,8 +7,8 @@ use serde::Serialize;
 
 use crate::args::versions::{SeriesArgs, SeriesCommand, SeriesSetArgs};
 use crate::control::{Failure, FailureKind};
-use crate::exit;
 use crate::versions::{Directory, check_rules};
+use crate::{exit, report};
 
 #[derive(Serialize)]
 struct Series {
@@ -19,7 +19,7 @@ struct Series {
 
 impl Series {
     fn of(path: &Path, rules: Option<Rules>) -> Self {
-        Self { path: path.display().to_string(), rules: rules.map(|rules| rules.to_string()) }
+        Self { path: report::shown_path(path), rules: rules.map(|rules| rules.to_string()) }
     }
 }
 
@@ -38,7 +38,10 @@ fn set(args: &SeriesSetArgs) -> Result<u8, Failure> {
     })?;
     let rules = check_rules(rules)?;
     let directory = Directory::open(&args.directory)?;
-    let before = directory.daemon()?.set_series(directory.place.ino, Some(rules))?;
+    let (before, is_upgraded) = directory.daemon()?.set_series(directory.place.ino, Some(rules))?;
+    if is_upgraded {
+        exit::tell("dedupfs: the pool has versions from now on; releases without versions refuse it\n");
+    }
     exit::print_message(args.json, "series", &Series::of(&args.directory, Some(rules)), |series| {
         let before = before.map_or_else(String::new, |before| format!(", no longer {before}"));
         format!("{} is a series with the rules {rules}{before}\n", series.path)
@@ -58,7 +61,7 @@ fn show(path: &Path, json: bool) -> Result<u8, Failure> {
 
 fn unset(path: &Path, json: bool) -> Result<u8, Failure> {
     let directory = Directory::open(path)?;
-    let before = directory.daemon()?.set_series(directory.place.ino, None)?;
+    let (before, _) = directory.daemon()?.set_series(directory.place.ino, None)?;
     exit::print_message(json, "series", &Series::of(path, None), |series| match before {
         Some(before) => format!("{} is no series any more; its rules were {before}\n", series.path),
         None => format!("{} was no series\n", series.path),

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &SnapshotArgs) -> Result<u8, Failure> {
     hidden.remove_or_tell(&args.destination);
     let made = made?;
     exit::tell(&report::versions::unlinked(&made));
-    let path = args.destination.display().to_string();
+    let path = report::shown_path(&args.destination);
     let made = Made { path, report: &made };
     exit::print_message(args.json, "snapshot", &made, |made| report::versions::made(&made.path, made.report))?;
     Ok(exit::OK)

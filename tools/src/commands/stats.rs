@@ -49,7 +49,7 @@ fn tree(path: &Path, json: bool) -> Result<u8, Failure> {
         return Err(Failure::failed("interrupted"));
     }
     bars.finish();
-    let tree = Tree { path: path.display().to_string(), stats };
+    let tree = Tree { path: report::shown_path(path), stats };
     exit::print_message(json, "tree", &tree, |tree| report::versions::tree(&tree.path, &tree.stats))?;
     Ok(exit::OK)
 }

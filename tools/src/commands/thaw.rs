@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ThawArgs) -> Result<u8, Failure> {
     })();
     hidden.remove_or_tell(&args.destination);
     let made = made?;
-    let made = Made { path: args.destination.display().to_string(), report: &made };
+    let made = Made { path: report::shown_path(&args.destination), report: &made };
     exit::print_message(args.json, "thaw", &made, |made| report::versions::thawed(&made.path, made.report))?;
     Ok(exit::OK)
 }

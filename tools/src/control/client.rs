@@ -272,9 +272,9 @@ impl ControlClient {
         self.ask(&Request::History { directory, path: path.to_vec() }, progress)
     }
 
-    /// Lets the next rmdir(2) of this name remove it, a version. It must come soon.
-    pub(crate) fn allow_forgetting(&mut self, directory: u64, name: &[u8]) -> Result<(), Failure> {
-        self.request(&Request::Forget { directory, name: name.to_vec() })
+    /// Lets the next rmdir(2) of this name remove it, this version. It must come soon.
+    pub(crate) fn allow_forgetting(&mut self, directory: u64, name: &[u8], version: u64) -> Result<(), Failure> {
+        self.request(&Request::Forget { directory, name: name.to_vec(), version })
     }
 
     /// Returns the rules of a directory, if it is a series.
@@ -283,11 +283,16 @@ impl ControlClient {
         Ok(rules.map(|rules| Rules::decode(&rules)).transpose()?)
     }
 
-    /// Gives a directory rules, or none; returns those that it had.
-    pub(crate) fn set_series(&mut self, directory: u64, rules: Option<Rules>) -> Result<Option<Rules>, Failure> {
+    /// Gives a directory rules, or none; returns those that it had, and whether the pool may have versions from now on.
+    pub(crate) fn set_series(
+        &mut self,
+        directory: u64,
+        rules: Option<Rules>,
+    ) -> Result<(Option<Rules>, bool), Failure> {
         let rules = rules.map(|rules| rules.encode());
-        let before: Option<Vec<u8>> = self.ask(&Request::SetSeries { directory, rules }, &NoProgress)?;
-        Ok(before.map(|before| Rules::decode(&before)).transpose()?)
+        let (before, is_upgraded): (Option<Vec<u8>>, bool) =
+            self.ask(&Request::SetSeries { directory, rules }, &NoProgress)?;
+        Ok((before.map(|before| Rules::decode(&before)).transpose()?, is_upgraded))
     }
 
     /// Waits until the pool is closed and returns how that went; `None` if the daemon ends, or is killed, without an answer.

@@ -7,6 +7,9 @@ use dedupfs::transfer::TransferError;
 use dedupfs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
+/// What to do when a put finds the pool full.
+const ADVICE_ON_SPACE: &str = "; remove old versions (`dedupfs prune` or `dedupfs forget`) and run `dedupfs-gc`, or give the pool's disk more room";
+
 /// The kinds of failure, by the remedy that the user has. Each kind is one exit code of the tools.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -102,6 +105,7 @@ impl From<StoreError> for Failure {
 impl From<TransferError> for Failure {
     fn from(error: TransferError) -> Self {
         match error {
+            TransferError::Pool(error) if error.is_no_space() => Self::from(error).and(ADVICE_ON_SPACE),
             TransferError::Pool(error) => error.into(),
             TransferError::Disk { error: ref cause, .. } if lacks_room(cause) => {
                 FailureKind::NoSpace.because(error.to_string())
@@ -136,6 +140,14 @@ mod tests {
             assert_eq!(failure.kind, kind);
             assert!(failure.message.starts_with("/d/file (writing): "), "{failure}");
         }
+    }
+
+    /// A put that found the pool full named no next step.
+    #[test]
+    fn regression_a_put_into_a_full_pool_is_told_what_to_do() {
+        let failure = Failure::from(TransferError::from(EngineError::NoSpace));
+        assert_eq!(failure.kind, FailureKind::NoSpace);
+        assert_eq!(failure.message, format!("no space left in the pool{ADVICE_ON_SPACE}"));
     }
 
     #[test]

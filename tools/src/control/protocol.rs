@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Failure, FailureKind};
 
 /// Version of the protocol. Both sides must have the same; they are installed together.
-pub(crate) const PROTOCOL_VERSION: u32 = 3;
+pub(crate) const PROTOCOL_VERSION: u32 = 4;
 /// Limit of a request. The largest holds a few options.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 /// Limit of a reply. The largest holds the findings of a check of a badly damaged pool.
@@ -128,10 +128,12 @@ pub(crate) enum Request {
     Forget {
         directory: Ino,
         name: Vec<u8>,
+        version: Ino,
     },
     /// Returns the encoded rules of a directory, if it is a series.
     Series(Ino),
-    /// Gives a directory these encoded rules, or none; returns those that it had.
+    /// Gives a directory these encoded rules, or none; returns those that it had, and whether the pool may have versions
+    /// only since then.
     SetSeries {
         directory: Ino,
         rules: Option<Vec<u8>>,
@@ -253,7 +255,7 @@ mod tests {
             }),
             Request::Versions(Some(1 << 36)),
             Request::Versions(None),
-            Request::Forget { directory: 7, name: b"\xff\n".to_vec() },
+            Request::Forget { directory: 7, name: b"\xff\n".to_vec(), version: 1 << 36 },
             Request::Series(7),
             Request::SetSeries { directory: 7, rules: Some(vec![1, 0, 0]) },
             Request::SetSeries { directory: 7, rules: None },
@@ -287,9 +289,9 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_with_advice_even_if_its_request_is_unknown() {
+        let failure = decode_request(br#"{"protocol":5,"request":{"dance":[]}}"#).unwrap_err();
+        assert!(failure.message.contains("protocol 5") && failure.message.contains("mount"), "{failure}");
         let failure = decode_request(br#"{"protocol":4,"request":{"dance":[]}}"#).unwrap_err();
-        assert!(failure.message.contains("protocol 4") && failure.message.contains("mount"), "{failure}");
-        let failure = decode_request(br#"{"protocol":3,"request":{"dance":[]}}"#).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Usage);
     }
 

@@ -227,7 +227,8 @@ fn marks(version: &VersionInfo, zone: &TimeZone) -> String {
     let locked = version.locked_until_secs > 0 && version.locked_until_secs > Timestamp::now().as_second();
     let locked = locked.then(|| format!("locked until {}", local(version.locked_until_secs, zone)));
     let incomplete = version.incomplete.then(|| "incomplete".to_owned());
-    let marks: Vec<String> = [incomplete, problems, locked].into_iter().flatten().collect();
+    let damaged = version.damaged.as_ref().map(|why| format!("damaged: {}", plain(why)));
+    let marks: Vec<String> = [damaged, incomplete, problems, locked].into_iter().flatten().collect();
     marks.join(", ")
 }
 
@@ -240,16 +241,17 @@ pub(super) fn plain(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// Lists versions, grouped by their directories if they are those of a whole pool.
+/// Lists versions, grouped by their directories if they are those of a whole pool. `place` is the target as a path for new
+/// names.
 pub(crate) fn list(
     versions: &[ListedVersion],
     (is_whole, has_sizes): (bool, bool),
-    target: &str,
+    (target, place): (&str, &str),
     zone: &TimeZone,
 ) -> String {
     if versions.is_empty() {
         let below = if is_whole { "/DIR" } else { "" };
-        return format!("no versions in {target}: `dedupfs snapshot MNT/SOURCE {target}{below}/NAME` makes one\n");
+        return format!("no versions in {target}: `dedupfs put SOURCE {place}{below}/NAME` makes one\n");
     }
     let mut directories: Vec<&str> = versions.iter().map(|version| version.info.directory.as_str()).collect();
     directories.sort_unstable();
@@ -314,7 +316,8 @@ pub(crate) struct Pruned {
     pub(crate) would_free: Option<WouldFree>,
     /// The used share of the disk at the end, with --free-until.
     pub(crate) used_percent: Option<u64>,
-    /// Whether that is `enough`, still too `full`, or too full because of `others`' files.
+    /// Whether that is `enough`, still too `full`, too full because of `others`' files, or because a removed version is
+    /// `read`.
     pub(crate) room: Option<&'static str>,
 }
 
@@ -390,6 +393,9 @@ pub(crate) fn pruned(result: &Pruned) -> String {
     if let (Some(percent), Some(room)) = (result.used_percent, result.room) {
         let why = match room {
             "others" => ": other files fill the disk, so removing versions does not help",
+            "read" => {
+                ": somebody reads a version that was removed, and its space comes back when that ends: run this again then"
+            }
             "full" => ": no further version may go",
             _ => "",
         };
@@ -423,7 +429,7 @@ mod tests {
         let mut versions = [version("b", "web2"), version("a", "web1"), version("c", "web2")];
         versions[2].info.problems = 2;
         versions[2].info.incomplete = true;
-        let said = list(&versions, (true, false), "/mnt", &TimeZone::UTC);
+        let said = list(&versions, (true, false), ("/mnt", "/mnt"), &TimeZone::UTC);
         let expected = "\
 /web1
 name  completed                  host  source             files   size    new  marks  fingerprint
@@ -437,14 +443,22 @@ c     2026-11-23T02:13:20+00:00  web1  /mnt/web1/current      3  5 MiB  1 KiB  i
 3 versions, 9 files, 15 MiB, new 3 KiB
 ";
         assert_eq!(said, expected);
-        assert!(!list(&versions[..1], (false, false), "/mnt/web2", &TimeZone::UTC).contains("/web2\n"));
+        assert!(!list(&versions[..1], (false, false), ("/mnt/web2", "/mnt/web2"), &TimeZone::UTC).contains("/web2\n"));
+    }
+
+    #[test]
+    fn a_damaged_version_says_what_is_damaged() {
+        let mut damaged = version("a", "web1");
+        damaged.info.damaged = Some("its name is missing".to_owned());
+        let said = list(&[damaged], (false, false), ("/mnt/web1", "/mnt/web1"), &TimeZone::UTC);
+        assert!(said.contains("damaged: its name is missing"), "{said}");
     }
 
     #[test]
     fn sizes_have_a_column_that_says_what_it_is() {
         let mut versions = [version("a", "web1"), version("b", "web1")];
         versions[0].only_here = Some(WouldFree { chunk_bytes: 1024, node_bytes: 1024, ..WouldFree::default() });
-        let said = list(&versions, (false, true), "/mnt/web1", &TimeZone::UTC);
+        let said = list(&versions, (false, true), ("/mnt/web1", "/mnt/web1"), &TimeZone::UTC);
         let mut lines = said.lines();
         assert!(lines.next().is_some_and(|head| head.contains("    new  only here  marks")), "{said}");
         assert!(lines.next().is_some_and(|line| line.contains("1 KiB      2 KiB")), "{said}");
@@ -476,15 +490,15 @@ c     2026-11-23T02:13:20+00:00  web1  /mnt/web1/current      3  5 MiB  1 KiB  i
 
     #[test]
     fn an_empty_list_says_how_to_make_a_version() {
-        let said = list(&[], (false, false), "/mnt/web1", &TimeZone::UTC);
-        assert_eq!(said, "no versions in /mnt/web1: `dedupfs snapshot MNT/SOURCE /mnt/web1/NAME` makes one\n");
+        let said = list(&[], (false, false), ("/mnt/web1", "/mnt/web1"), &TimeZone::UTC);
+        assert_eq!(said, "no versions in /mnt/web1: `dedupfs put SOURCE /mnt/web1/NAME` makes one\n");
     }
 
     #[test]
     fn a_terminal_obeys_no_name() {
         let mut odd = version("a\u{1b}[2J", "x");
         odd.info.locked_until_secs = i64::MAX;
-        let said = list(&[odd], (true, false), "/mnt", &TimeZone::UTC);
+        let said = list(&[odd], (true, false), ("/mnt", "/mnt"), &TimeZone::UTC);
         assert!(!said.contains('\u{1b}') && said.contains("locked until"), "{said}");
     }
 }

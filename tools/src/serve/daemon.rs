@@ -114,18 +114,20 @@ impl ControlTarget for Daemon {
                 to_value(self.pool.difference(directories, &resume, progress)?)
             }
             Request::History { directory, path } => to_value(self.pool.history(directory, &path, progress)?),
-            Request::Forget { directory, name } => {
-                self.pool.allow_forgetting(directory, &name)?;
+            Request::Forget { directory, name, version } => {
+                self.pool.allow_forgetting(directory, &name, Some(version))?;
                 tracing::info!(directory, name = %String::from_utf8_lossy(&name), "a version may be removed");
                 to_value(())
             }
             Request::Series(directory) => to_value(self.pool.series(directory)?.map(|rules| rules.encode())),
             Request::SetSeries { directory, rules } => {
                 let rules = rules.map(|rules| Rules::decode(&rules)).transpose()?;
+                let had_versions = self.pool.has_versions();
                 let before = self.pool.set_series(directory, rules)?;
+                let is_upgraded = !had_versions && self.pool.has_versions();
                 let rules = rules.map_or_else(|| "none".to_owned(), |rules| rules.to_string());
                 tracing::info!(directory, rules, "the rules of a series");
-                to_value(before.map(|before| before.encode()))
+                to_value((before.map(|before| before.encode()), is_upgraded))
             }
             Request::Unmount { lazy } => to_value(self.unmount(lazy)?),
             Request::AwaitEnd => to_value(self.end.wait()?),

@@ -16,6 +16,34 @@ fn json(program: &str, words: Words<'_>) -> Ran {
     run(program, &words.chain(["--json".into()]).collect::<Vec<_>>())
 }
 
+/// The types whose section tells the members of their lists, too.
+const LISTS: [&str; 5] = ["list", "diff", "history", "freeze", "prune"];
+
+/// The section of a type in `docs/json.md`.
+fn section(name: &str) -> &'static str {
+    let mut sections = include_str!("../../../docs/json.md").split("\n## ").skip(1);
+    let has = |section: &&str| section.lines().next().is_some_and(|title| title.split(", ").any(|one| one == name));
+    sections.find(has).unwrap_or_default()
+}
+
+/// Checks that the documents tell each member.
+#[track_caller]
+fn check_members(value: &serde_json::Value, name: &str) {
+    // Its section tells the most important ones of many.
+    if name == "stats" {
+        return;
+    }
+    for (member, value) in value.as_object().unwrap() {
+        let is_told = |member: &str| section(name).contains(&format!("`{member}`"));
+        assert!(is_told(member) || ["type", "version"].contains(&&**member), "docs/json.md: {name} lacks {member}");
+        let of_list = value.as_array().into_iter().flatten().filter_map(|value| value.as_object());
+        for member in of_list.filter(|_| LISTS.contains(&name)).flat_map(|object| object.keys()) {
+            let inherits = name == "freeze" && section("snapshot").contains(&format!("`{member}`"));
+            assert!(is_told(member) || inherits, "docs/json.md: the list of {name} lacks {member}");
+        }
+    }
+}
+
 /// Checks each line of standard output; returns the types.
 #[track_caller]
 fn types(ran: &Ran) -> Vec<String> {
@@ -24,6 +52,7 @@ fn types(ran: &Ran) -> Vec<String> {
         let name = value["type"].as_str().unwrap_or_default().to_owned();
         assert!(line.starts_with(&format!("{{\"type\":\"{name}\",\"version\":1")), "{}: {line}", ran.line);
         assert_eq!(line.matches(&"\"version\":1").count(), 1, "a member has the same name: {line}");
+        check_members(&value, &name);
         name
     };
     ran.out.lines().map(of_line).collect()

@@ -45,7 +45,6 @@ fn command_lines_are_checked_before_anything_happens() {
         &["snapshot", "/m/a"],
         &["freeze"],
         &["freeze", "--time", "yesterday", "/m/a"],
-        &["list"],
         &["forget"],
         &["prune"],
         &["series"],
@@ -125,7 +124,7 @@ fn a_failure_is_json_too_if_that_was_asked_for() {
 #[test]
 fn an_unmounted_pool_without_versions_says_how_to_make_one() {
     let site = Site::new();
-    dedupfs(&[&"list", &site.pool]).expect(0, &["no versions in", "dedupfs snapshot"]);
+    dedupfs(&[&"list", &site.pool]).expect(0, &["no versions in", "dedupfs put SOURCE MNT/DIR/NAME"]);
     let listed = message(&dedupfs(&[&"list", &site.pool, &"--json"]).ok(), "list");
     assert_eq!((&listed["versions"], &listed["totals"]["count"]), (&serde_json::json!([]), &0.into()));
 }
@@ -225,5 +224,30 @@ fn results_as_json_have_a_type_and_a_version() {
     let forgotten = message(&forgotten, "forget");
     assert_eq!(forgotten["removed"], serde_json::json!([names[1].to_str().unwrap()]));
     assert_eq!(forgotten["failed"][0]["path"], names[0].to_str().unwrap());
+    site.umount().ok();
+}
+
+#[test]
+fn a_pool_of_an_earlier_release_gets_live_trees_until_it_gets_a_series() {
+    let Some(site) = Site::if_fuse() else { return };
+    let fixture = concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/format-1.tar.gz");
+    fs::remove_dir_all(&site.pool).unwrap();
+    run("tar", &["-xzf".as_ref(), fixture.as_ref(), "-C".as_ref(), site.root.path().as_os_str()]).ok();
+    fs::rename(site.root.path().join("pool"), &site.pool).unwrap();
+    site.mount().ok();
+    let source = site.root.path().join("source");
+    let [live, series, version] = ["live", "series", "series/v1"].map(|name| site.mnt.join(name));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("file"), "content").unwrap();
+    fs::create_dir(&series).unwrap();
+    dedupfs(&[&"put", &source, &live]).expect(0, &["live is a live tree", "`dedupfs series set`"]);
+    fs::write(live.join("file"), "changed").unwrap();
+    dedupfs(&[&"snapshot", &live, &version]).expect(2, &["`dedupfs series set MNT/DIR`"]);
+    let set = || dedupfs(&[&"series", &"set", &series, &"--keep-last", &"3"]);
+    set().expect(0, &["releases without versions refuse it"]);
+    assert_eq!(set().ok().err, "");
+    dedupfs(&[&"put", &source, &version]).ok();
+    assert!(fs::write(version.join("file"), "changed").is_err());
+    dedupfs(&[&"list", &series]).expect(0, &["v1"]);
     site.umount().ok();
 }

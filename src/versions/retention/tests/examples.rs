@@ -125,6 +125,18 @@ fn versions_that_are_locked_or_being_written_stay() {
     assert_eq!(removable_for_space(&decisions).count(), 0);
 }
 
+/// Found by review: such a version has no problems and no lock, so it was taken for the last good one, and good ones went.
+#[test]
+fn regression_a_damaged_version_stays_and_is_not_the_last_good_one() {
+    let mut all = sundays();
+    all[9].state = State::Damaged;
+    let decisions = decide(&all, &Rules { keep_none: true, ..Rules::default() }, i64::MAX, &TimeZone::UTC);
+    assert_eq!(kept(&decisions), [9, 10]);
+    assert_eq!(reasons(&decisions, 9), ["the last good version"]);
+    assert_eq!(reasons(&decisions, 10), ["damaged, and only `dedupfs forget` removes it then"]);
+    assert_eq!(removable_for_space(&decisions).count(), 0);
+}
+
 #[test]
 fn an_incomplete_version_takes_no_place_and_goes_when_a_later_one_is_complete() {
     let mut all = sundays();

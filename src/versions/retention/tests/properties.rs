@@ -21,7 +21,9 @@ fn moment() -> impl Strategy<Value = i64> {
 }
 
 fn candidate(number: u64) -> impl Strategy<Value = Candidate> {
-    let state = prop_oneof![6 => Just(State::Complete), 1 => Just(State::Incomplete), 1 => Just(State::BeingWritten)];
+    let state = prop_oneof![
+        6 => Just(State::Complete), 1 => Just(State::Incomplete), 1 => Just(State::BeingWritten), 1 => Just(State::Damaged),
+    ];
     let locked = prop_oneof![5 => Just(None), 1 => moment().prop_map(Some)];
     (moment(), state, locked, prop::bool::weighted(0.3)).prop_map(
         move |(completed_secs, state, locked_until_secs, has_problems)| Candidate {
@@ -110,7 +112,7 @@ proptest! {
         for version in &all {
             let is_locked = version.locked_until_secs.is_some_and(|until| until > now);
             let may_be_resumed = version.state == State::Incomplete && complete().all(|other| other.number < version.number);
-            if is_locked || may_be_resumed || version.state == State::BeingWritten {
+            if is_locked || may_be_resumed || matches!(version.state, State::BeingWritten | State::Damaged) {
                 prop_assert!(stays(version), "{:?}", version);
             }
         }
@@ -141,13 +143,13 @@ proptest! {
 
     #[test]
     fn nothing_panics(
-        fields in prop::collection::vec((any::<u64>(), any::<i64>(), any::<Option<i64>>(), 0_usize..3), 0..12),
+        fields in prop::collection::vec((any::<u64>(), any::<i64>(), any::<Option<i64>>(), 0_usize..4), 0..12),
         rules in rules(), now: i64, zone in zone()
     ) {
         let all: Vec<Candidate> = fields.into_iter().map(|(number, completed_secs, locked_until_secs, state)| Candidate {
             number: number % 8,
             completed_secs,
-            state: [State::Complete, State::Incomplete, State::BeingWritten][state],
+            state: [State::Complete, State::Incomplete, State::BeingWritten, State::Damaged][state],
             locked_until_secs,
             has_problems: number % 3 == 0,
         }).collect();

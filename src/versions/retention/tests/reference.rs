@@ -68,7 +68,7 @@ pub(super) fn keeps(version: &Candidate, all: &[Candidate], rules: &Rules, now_s
     let mut good = complete.iter().copied().filter(|other| !other.has_problems || !has_good);
     let later = complete.iter().filter(|other| other.number > version.number).count() as u64;
     let is_protected = is_last_of(&mut good)
-        || version.state == State::BeingWritten
+        || matches!(version.state, State::BeingWritten | State::Damaged)
         || version.locked_until_secs.is_some_and(|until| until > now_secs)
         || version.state == State::Incomplete && later == 0;
     let says_nothing = rules.is_empty() && !rules.keep_none;

@@ -55,7 +55,7 @@ impl Room {
 
 /// Gives back all space that can be had, so that no version goes for space that is garbage. Returns the room afterwards.
 pub(super) fn reclaim(pool: &Path, daemon: &mut ControlClient, progress: &dyn Progress) -> Result<Room, Failure> {
-    let options = ReclaimOptions { leave_percent: 0, ..ReclaimOptions::default() };
+    let options = ReclaimOptions::below(100);
     let reclaimed = daemon.reclaim(&options, progress).map_err(|failure| failure.usage_as(FailureKind::Failed))?;
     if reclaimed.stopped.is_some() {
         let why = "reclaiming was ended early, so nothing more is removed: run this again";

@@ -1,10 +1,11 @@
 //! Lists and retention rules, as administrators use them.
 
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use super::{listed, names, series, snapshot};
-use crate::command::{DEDUPFS, Ran, Tool};
+use crate::command::{DEDUPFS, Ran, STATS, Tool, in_namespace};
 use crate::random::noise;
 use crate::site::Site;
 
@@ -18,7 +19,7 @@ fn a_list_shows_what_there_is_to_restore() {
     let Some(site) = Site::mounted_if_fit() else { return };
     let (series, live) = series(&site);
     let list = |target: &Path| Tool::new(DEDUPFS).env("TZ", "Europe/Berlin").arg("list").arg(target).ok().text();
-    assert!(list(&site.mnt).contains("no versions in") && list(&series).contains("`dedupfs snapshot"));
+    assert!(list(&site.mnt).contains("no versions in") && list(&series).contains("`dedupfs put SOURCE"));
     fs::write(live.join("file"), noise(1, 3 << 20)).unwrap();
     snapshot(&live, &series.join("2026-11-22")).expect(0, &[]);
     let other = site.mnt.join("hosts/db");
@@ -45,6 +46,27 @@ fn a_list_shows_what_there_is_to_restore() {
     site.umount();
     assert_eq!(list(&site.pool), whole);
     site.assert_clean();
+}
+
+#[test]
+fn without_a_place_the_only_mount_is_listed() {
+    let Some(site) = Site::if_fit() else { return };
+    let script = r#"
+set -eu
+dedupfs=$1 pool=$2 mnt=$3 other=$4
+! "$dedupfs" list || exit 1
+"$dedupfs" mount "$pool" "$mnt"
+"$dedupfs" list
+"$dedupfs" mkfs "$other"
+mkdir "$other-mnt"
+"$dedupfs" mount "$other" "$other-mnt"
+! "$dedupfs" list || exit 1
+"$dedupfs" umount "$mnt"
+"$dedupfs" umount "$other-mnt"
+"#;
+    let ran = in_namespace(script).arg("sh").arg(DEDUPFS).args([&site.pool, &site.mnt, &site.base.join("other")]).run();
+    let listed = format!("no versions in {}", site.mnt.display());
+    ran.expect(0, &["no dedupfs is mounted: name a pool", &listed, "2 dedupfs are mounted: name one of them"]);
 }
 
 #[test]
@@ -107,6 +129,32 @@ fn free_until_removes_the_oldest_as_long_as_the_disk_is_too_full() {
     prune(&series, &["--free-until", "1%"]).expect(9, &["no further version may go"]);
     assert_eq!(listed(&series), ["v4"]);
     assert!(fs::read(series.join("v4/file")).unwrap() == noise(4, 40 * MIB));
+    site.umount();
+    site.assert_clean();
+}
+
+/// Found by review: the space of a version that somebody reads does not come back, so one after the other went in vain.
+#[test]
+fn regression_free_until_ends_at_a_removed_version_that_is_read() {
+    const MIB: usize = 1 << 20;
+    let Some(site) = Site::if_fit() else { return };
+    site.mount_with("data_limit=400M");
+    let (series, live) = series(&site);
+    for number in 0..5_u64 {
+        fs::write(live.join("file"), noise(number, 40 * MIB)).unwrap();
+        snapshot(&live, &series.join(format!("v{number}"))).expect(0, &[]);
+    }
+    let mut reader = fs::File::open(series.join("v0/file")).unwrap();
+    prune(&series, &["--free-until", "45%"])
+        .expect(9, &["removed for space: v0", "somebody reads a version that was removed"]);
+    assert_eq!(listed(&series), ["v1", "v2", "v3", "v4"]);
+    Tool::new(STATS).arg(&site.mnt).run().expect(0, &["whose content stays until nobody reads them"]);
+    let mut content = Vec::new();
+    reader.read_to_end(&mut content).unwrap();
+    assert!(content == noise(0, 40 * MIB));
+    drop(reader);
+    prune(&series, &["--free-until", "45%"]).expect(0, &["removed 0 of 4", "% of the disk is used"]);
+    assert_eq!(listed(&series), ["v1", "v2", "v3", "v4"]);
     site.umount();
     site.assert_clean();
 }
