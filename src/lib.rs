@@ -36,7 +36,7 @@ mod versions;
 #[cfg(test)]
 extern crate self as dedupfs;
 
-pub use dedupfs_base::{EngineError, Result, allocator, panics};
+pub use dedupfs_base::{EngineError, Result, allocator, panics, shown};
 pub use dedupfs_index::filter::FilterPlan;
 pub use dedupfs_namespace::is_frozen;
 pub use dedupfs_sync::IS_WORLD;
@@ -51,6 +51,8 @@ pub use service::{AccessTimes, Service};
 pub use upkeep::tree_stats::TreeStats;
 pub use upkeep::would_free::WouldFree;
 pub use upkeep::{check, reclaim, scrub};
+#[cfg(feature = "fuzzing")]
+pub use versions::fuzzing;
 pub use versions::history::{HistoryRow, HistoryState};
 pub use versions::list::VersionInfo;
 pub use versions::name::{Origin, Resumed, VersionReport};

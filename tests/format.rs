@@ -39,9 +39,44 @@ fn check_image(image: &Path) {
     let hole = service.attributes(find(&*service, "hole")).expect("has attributes");
     assert_eq!((hole.size_bytes, hole.mode), (3_000_003, 0o600));
     assert!(read(&*service, "hole").ends_with(b"\0end"));
+    if service.lookup(ROOT_INO, b"series").is_ok() {
+        check_versions(&pool, numbers.as_bytes());
+    }
     let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     pool.close().expect("closes");
+}
+
+/// Fingerprint of the tree of both puts in the images that have versions: equal bytes of all its nodes.
+const PUT_FINGERPRINT: &str = "b824b536675f2807838131381527cbe4540d2e86cac4e4d836f93b4f676c1539";
+
+fn check_versions(pool: &Pool, numbers: &[u8]) {
+    let service = pool.service();
+    let versions = pool.versions(None).expect("lists");
+    let facts = versions.iter().map(|version| (&*version.directory, &*version.name, version.files, version.problems));
+    let expected = [("snapshot", 2), ("first", 5), ("second", 5)].map(|(name, files)| ("series", name, files, 0));
+    assert_eq!(facts.collect::<Vec<_>>(), expected);
+    assert!(versions[1..].iter().all(|version| version.fingerprint == PUT_FINGERPRINT && version.damaged.is_none()));
+    let rules = pool.series(find(&*service, "series")).expect("reads").expect("is a series");
+    assert_eq!(rules.to_string(), "--keep-last 3 --keep-daily 7");
+    assert!(read(&*service, "series/snapshot/again") == numbers);
+    for version in ["series/first", "series/second"] {
+        let in_version = |path: &str| format!("{version}/{path}");
+        assert!(read(&*service, &in_version("numbers")) == numbers);
+        assert_eq!(read(&*service, &in_version("directory/link")), b"small\n");
+        let small = find(&*service, &in_version("small"));
+        assert_eq!(small, find(&*service, &in_version("directory/link")));
+        assert_eq!(service.xattr(small, b"user.colour").expect("has it"), b"green");
+        let long = service.xattr(find(&*service, &in_version("directory")), b"user.long").expect("has it");
+        assert!(long.starts_with(b"1\n2\n") && long.ends_with(b"\n200"));
+        let small = service.attributes(small).expect("has attributes");
+        assert_eq!((small.nlink, small.mtime), (2, Timestamp { secs: 981_173_106, nanos: 789_000_000 }));
+        assert_eq!(service.attributes(find(&*service, &in_version("hole"))).expect("has them").size_bytes, 3_000_003);
+        assert_eq!(
+            service.read_link(find(&*service, &in_version("directory/symlink"))).expect("is a link"),
+            b"../small"
+        );
+    }
 }
 
 #[test]

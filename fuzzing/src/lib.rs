@@ -433,3 +433,13 @@ pub fn series_record(data: &[u8]) {
         }
     }
 }
+
+/// Records of versions.
+pub fn version_record(data: &[u8]) {
+    dedupfs::fuzzing::version_record(data);
+}
+
+/// Notes of puts.
+pub fn put_notes(data: &[u8]) {
+    dedupfs::fuzzing::notes(data);
+}

@@ -13,6 +13,8 @@
 //! - [`work`]: directories in which a version is made.
 
 pub(crate) mod build;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub(crate) mod history;
 pub(crate) mod list;
 pub(crate) mod name;

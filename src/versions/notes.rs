@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use dedupfs_base::Result;
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::Ino;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
@@ -63,6 +63,11 @@ pub(crate) struct About {
 impl About {
     pub(crate) fn new(top: Fingerprint, origin: &Origin) -> Self {
         Self { top, source: origin.checksum() }
+    }
+
+    #[cfg(feature = "fuzzing")]
+    pub(crate) const fn of(top: Fingerprint, source: u64) -> Self {
+        Self { top, source }
     }
 }
 
@@ -221,7 +226,11 @@ impl Notes {
         let found = About { top: reader.fingerprint()?, source: reader.u64()? };
         reader.finish()?;
         if found != *about {
-            return Err(StoreError::corrupt(NOTES, "notes about this tree and source", "about others").into());
+            return Err(EngineError::Invalid("its notes are of another tree or source"));
+        }
+        // Bounds the places of blocks, too.
+        if count > len / RECORD_BYTES as u64 {
+            return Err(StoreError::corrupt(NOTES, "as many records as the file has room for", count).into());
         }
         let nonce = frame.header.owner;
         Ok(Some(Self { file, pool: *pool, nonce, count, block: Mutex::default() }))
