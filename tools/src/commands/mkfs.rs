@@ -42,7 +42,7 @@ pub(crate) fn run(args: &MkfsArgs) -> Result<u8, Failure> {
         })?;
     let made = json!({
         "pool": report::shown_path(&args.pool),
-        "data": data.map(|data| report::shown_path(data)),
+        "data": data.map(report::shown_path),
         "uuid": pool.to_string(),
         "chunk_size_bytes": args.chunk_size,
         "chunker": args.chunker.to_string(),
