@@ -17,7 +17,7 @@ pub struct Depth {
 }
 
 /// The depth in continuous integration.
-pub const SAMPLE: Depth = Depth { head_bytes: 96, flips: 40, others: 8 };
+pub const SAMPLE: Depth = Depth { head_bytes: 96, flips: 30, others: 8 };
 /// Every byte.
 pub const EVERYTHING: Depth = Depth { head_bytes: u64::MAX, flips: u64::MAX, others: u64::MAX };
 
