@@ -15,7 +15,6 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Forwarded, RECLAIM_STREAM};
 use dedupfs_index::SealedCells;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, OperationsLog, StoreError};
-use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::Run;
 use super::freeing::Emptied;
@@ -76,14 +75,8 @@ impl<'b, 'r> Batch<'b, 'r> {
         core.dedup.claim_containers(self.victims.iter().map(|victim| victim.id));
         core.dedup.barrier();
         // Before everything logged is counted: then a chunk is pinned here, or its reference is counted.
-        let is_late = is_planted(Canary::PinsNotedLate);
-        if !is_late {
-            self.pinned = core.dedup.pinned_chunks();
-        }
+        self.pinned = core.dedup.pinned_chunks();
         core.committer.settle()?;
-        if is_late {
-            self.pinned = core.dedup.pinned_chunks();
-        }
         core.committer.check_counts()?;
         self.leave_out_what_came_alive();
         let was_searched = core.namespace.has_losses();

@@ -131,8 +131,6 @@ canaries! {
     HeldVersionDropped,
     /// content that waits for its leaf is not pinned
     EntryNotPinned,
-    /// reclaiming notes the pinned chunks after the counting, not before it
-    PinsNotedLate,
     /// an entry that changed is taken over from the base of a put
     ChangedTakenOver,
 }
