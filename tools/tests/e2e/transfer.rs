@@ -275,16 +275,18 @@ fn what_is_mounted_within_can_be_left_out_and_the_pool_itself_always_is() {
     fs::write(inner.join("file"), "inside").unwrap();
     Tool::new(DEDUPFS).arg("mount").args([&site.pool, &own]).ok();
     let outcome = std::panic::catch_unwind(|| {
-        put(&source, &own.join("all")).expect(0, &["copied 2 files"]);
-        assert_eq!(fs::read_to_string(own.join("all/inner/file")).unwrap(), "inside");
-        assert_eq!(fs::read_dir(own.join("all/own")).unwrap().count(), 0);
-        Tool::new(DEDUPFS)
-            .args(["put", "--live", "-x"])
-            .args([&source, &own.join("one")])
-            .run()
-            .expect(0, &["copied 1 files"]);
-        assert_eq!(fs::read_dir(own.join("one/inner")).unwrap().count(), 0);
-        assert_eq!(fs::metadata(own.join("one/inner")).unwrap().mode(), fs::metadata(&inner).unwrap().mode());
+        for options in [&["--live"][..], &[]] {
+            let [all, one] = ["all", "one"].map(|name| own.join(format!("{name}-{}", options.len())));
+            let put = |more: &[&str], to: &Path| {
+                Tool::new(DEDUPFS).arg("put").args(options).args(more).args([&source, to]).run()
+            };
+            put(&[], &all).expect(0, &["copied 2 files"]);
+            assert_eq!(fs::read_to_string(all.join("inner/file")).unwrap(), "inside");
+            assert_eq!(fs::read_dir(all.join("own")).unwrap().count(), 0);
+            put(&["-x"], &one).expect(0, &["copied 1 files"]);
+            assert_eq!(fs::read_dir(one.join("inner")).unwrap().count(), 0);
+            assert_eq!(fs::metadata(one.join("inner")).unwrap().mode(), fs::metadata(&inner).unwrap().mode());
+        }
     });
     unmount();
     Tool::new(DEDUPFS).arg("umount").arg(&own).ok();
