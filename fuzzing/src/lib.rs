@@ -441,5 +441,5 @@ pub fn version_record(data: &[u8]) {
 
 /// Notes of puts.
 pub fn put_notes(data: &[u8]) {
-    dedupfs::fuzzing::notes(data);
+    dedupfs::fuzzing::put_notes(data);
 }

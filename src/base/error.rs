@@ -148,11 +148,15 @@ pub enum EngineError {
     /// Work that gives a result only when it is done was ended early, by request or because the pool closes.
     #[error("{0} was ended early")]
     Ended(&'static str),
-    /// A count would take more memory than it may, in MiB.
+    /// A count would take more memory than it may.
     #[error(
-        "counting this takes more than {0} MiB of memory, a quarter of --memory: mount the pool with a larger --memory, or name less at once"
+        "counting this takes more than the {max_mib} MiB of memory that a count may have: run `dedupfs-gc` if much was removed, mount the pool \
+         with a larger --memory, or name fewer versions at once"
     )]
-    CountTooLarge(u64),
+    CountTooLarge {
+        /// The memory that it may have.
+        max_mib: u64,
+    },
     /// A defect of dedupfs itself; the operation failed and nothing wrong was stored.
     #[error("internal error: {0}")]
     Internal(&'static str),

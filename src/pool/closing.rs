@@ -132,6 +132,8 @@ impl Pool {
         self.core.gate.resume();
         *is_settled = false;
         self.resume_watch();
+        // Inodes that were closed meanwhile could not be dropped.
+        self.core.namespace.orphans()?.into_iter().for_each(|ino| self.service.collect(ino));
         Ok(())
     }
 

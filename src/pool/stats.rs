@@ -3,6 +3,7 @@
 use dedupfs_base::Result;
 use dedupfs_content::ContainerStore;
 use dedupfs_namespace::is_frozen;
+use dedupfs_service::Ino;
 use serde::{Deserialize, Serialize};
 
 pub use crate::durability::space::{Level, RootSpace};
@@ -37,6 +38,9 @@ pub struct PoolStats {
     /// Versions. Their files are not counted in `files`, and their bytes are in the sums above.
     #[serde(default)]
     pub versions: VersionTotals,
+    /// Removed versions whose content stays because they are read.
+    #[serde(default)]
+    pub removed_versions_held: u64,
     /// Distinct chunks with references.
     pub unique_chunks: u64,
     /// Their bytes, uncompressed.
@@ -222,12 +226,18 @@ pub struct SessionStats {
     pub commits: u64,
 }
 
+/// Returns the inode numbers of removed versions that stay because they are read, or the kernel knows something in them.
+pub(super) fn held_versions(core: &Core) -> Result<Vec<Ino>> {
+    let mut orphans = core.namespace.orphans()?;
+    orphans.retain(|ino| is_frozen(*ino));
+    Ok(orphans)
+}
+
 pub(super) fn collect(core: &Core) -> Result<PoolStats> {
     let totals = core.namespace.totals();
     let count = |value: i64| u64::try_from(value).unwrap_or(0);
     let export = core.exporter.stats()?;
-    let being_read = core.namespace.orphans()?.into_iter().filter(|ino| is_frozen(*ino)).count() as u64;
-    let versions = VersionTotals { being_read, ..versions_in(&core.namespace.committed()?)? };
+    let versions = versions_in(&core.namespace.committed()?)?;
     let mut stats = PoolStats {
         uuid: core.pool.to_string(),
         chunker: core.properties.chunker.to_string(),
@@ -243,6 +253,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
             .saturating_add(versions.logical_bytes),
         data_bytes: count(totals.data_bytes),
         versions,
+        removed_versions_held: held_versions(core)?.len() as u64,
         data_container_bytes: core.stores.data.physical_bytes()?,
         recipe_container_bytes: core.stores.recipes.physical_bytes()?,
         lost_chunks: core.indexes.chunks.lost(),

@@ -226,6 +226,14 @@ impl Pool {
         Ok(rows)
     }
 
+    /// Returns the inode numbers of removed versions whose content stays because they are read.
+    ///
+    /// # Errors
+    /// The table of removed inodes cannot be read.
+    pub fn held_versions(&self) -> Result<Vec<Ino>> {
+        super::stats::held_versions(&self.core)
+    }
+
     /// Opens the tree in which an inode lies.
     fn frozen_tree(&self, ino: Ino) -> Result<(FrozenTree<'_>, HeldVersion<'_>)> {
         if !is_frozen(ino) {

@@ -51,7 +51,7 @@ pub(crate) fn errno(error: &EngineError) -> Errno {
         | EngineError::Database(_)
         | EngineError::CountsInDoubt
         | EngineError::Ended(_)
-        | EngineError::CountTooLarge(_)
+        | EngineError::CountTooLarge { .. }
         | EngineError::Internal(_) => {
             tracing::error!(%error, "a client gets an I/O error");
             Errno::EIO

@@ -126,7 +126,7 @@ impl Service {
     }
 
     /// Drops the inode if it has no name, is not open, and is unknown to the kernel.
-    pub(super) fn collect(&self, ino: Ino) {
+    pub(crate) fn collect(&self, ino: Ino) {
         // Called after each removal of a name, handle or kernel reference: the last of these calls finds the inode unused. Most calls
         // find a name and return at once.
         let is_orphan = || {

@@ -42,7 +42,7 @@ pub(super) fn staging(pool: &Pool) -> Ino {
     pool.service().make(Caller::default(), node, NodeContent::Directory).unwrap().ino
 }
 
-/// What a put makes of a tree.
+/// The two results of a put.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Made {
     Live,

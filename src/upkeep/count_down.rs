@@ -23,12 +23,12 @@ use crate::engine::Core;
 const CHUNKS_AT_ONCE: u64 = 1 << 19;
 /// Dead nodes of sets that wait, some 40 bytes each: bounds memory.
 const NODES_AT_ONCE: usize = 1 << 20;
-/// The part of `--memory` that a count may take beside it.
-const MEMORY_SHARE: u64 = 4;
+/// A count may take this part of `--memory` beside it.
+const MEMORY_DIVISOR: u64 = 4;
 /// Nodes read between two looks whether the work is still wanted.
 const NODES_BETWEEN_LOOKS: usize = 256;
 
-/// What becomes of a node.
+/// The state of a node.
 #[derive(Clone, Copy, Default)]
 struct Fall {
     /// References to it that go.
@@ -124,7 +124,7 @@ pub(super) struct CountDown<'a> {
 impl<'a> CountDown<'a> {
     pub(super) fn new(core: &'a Core, is_stopped: &'a dyn Fn() -> bool) -> Self {
         let (leaving, set) = Default::default();
-        let memory_bytes_max = core.memory.total_bytes / MEMORY_SHARE;
+        let memory_bytes_max = core.memory.total_bytes / MEMORY_DIVISOR;
         Self { core, is_stopped, leaving, set, sets: Vec::new(), sets_bytes: 0, takes_all: false, memory_bytes_max }
     }
 
@@ -148,11 +148,12 @@ impl<'a> CountDown<'a> {
         let visited = self.core.indexes.nodes.for_each(&mut |node, cell| {
             if cell.references == 0 && !self.core.dedup.is_pinned(&node) {
                 nodes.push((node, cell.location.container()));
-                // Of each a place in the table follows.
-                memory = self.check_memory(nodes.len() * 3 * size_of::<Place>());
+                // Of each follow a place in the table and one in the work, and both may just have doubled.
+                memory = self.check_memory(nodes.len() * 6 * size_of::<Place>());
             }
             match &memory {
                 Ok(()) => Ok(()),
+                // It only ends the walk.
                 Err(error) => Err(StoreError::Usage(error.to_string())),
             }
         });
@@ -246,7 +247,7 @@ impl<'a> CountDown<'a> {
     pub(super) fn check_memory(&self, beside_bytes: usize) -> Result<()> {
         let bytes = self.leaving.memory_bytes() + self.set.memory_bytes() + self.sets_bytes + beside_bytes;
         match bytes as u64 > self.memory_bytes_max {
-            true => Err(EngineError::CountTooLarge(self.memory_bytes_max >> 20)),
+            true => Err(EngineError::CountTooLarge { max_mib: self.memory_bytes_max >> 20 }),
             false => Ok(()),
         }
     }
@@ -281,7 +282,8 @@ impl<'a> CountDown<'a> {
     /// Whether the sets that ended should be summed up: more of them would take memory, or more walks for each.
     pub(super) fn is_full(&self) -> bool {
         let nodes: usize = self.sets.iter().map(|set| set.nodes.len()).sum();
-        nodes >= NODES_AT_ONCE || self.chunk_references() >= CHUNKS_AT_ONCE
+        let has_much = self.sets_bytes as u64 > self.memory_bytes_max / 4;
+        nodes >= NODES_AT_ONCE || self.chunk_references() >= CHUNKS_AT_ONCE || has_much
     }
 
     /// References to chunks that go with the sets.
@@ -409,15 +411,15 @@ mod tests {
             let mut count_down = CountDown { memory_bytes_max, ..CountDown::new(core, &never) };
             count_down.drop_reference(&root)?;
             count_down.end_set()?;
-            // What a set has needed is free again.
+            // The memory of the set is free again.
             count_down.check_memory(0)?;
             Ok(count_down.nodes().count())
         };
         let all = count(u64::MAX).unwrap();
         assert!(all > 10, "{all} nodes");
         assert_eq!(count(1 << 20).unwrap(), all);
-        assert!(matches!(count(200), Err(EngineError::CountTooLarge(0))));
-        // So does what a caller has for it.
+        assert!(matches!(count(200), Err(EngineError::CountTooLarge { max_mib: 0 })));
+        // Memory that a caller has for the count is a part of it.
         let count_down = CountDown { memory_bytes_max: 1000, ..CountDown::new(core, &never) };
         count_down.check_memory(1001).unwrap_err();
     }

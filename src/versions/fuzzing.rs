@@ -16,7 +16,7 @@ pub fn version_record(bytes: &[u8]) {
 
 /// Opens and reads notes of a put: these bytes as a file, and as block and trailer with checksums that fit. The first byte
 /// is the length of the block's payload, in records.
-pub fn notes(bytes: &[u8]) {
+pub fn put_notes(bytes: &[u8]) {
     let pool = PoolId([7; 16]);
     let about = About::of(Fingerprint([1; 32]), 9);
     read(bytes, &pool, &about);

@@ -58,6 +58,9 @@ pub struct VersionInfo {
     /// The damage because of which some of these facts are missing. It says nothing about the tree.
     #[serde(default)]
     pub damaged: Option<String>,
+    /// Whether its row or its record cannot be read, so that it may be locked, incomplete or of another time.
+    #[serde(default)]
+    pub is_unknown: bool,
 }
 
 /// Sums over the versions of a pool, without those that are incomplete.
@@ -71,9 +74,6 @@ pub struct VersionTotals {
     pub logical_bytes: u64,
     /// The same without holes.
     pub data_bytes: u64,
-    /// Removed versions whose content stays because somebody reads them.
-    #[serde(default)]
-    pub being_read: u64,
 }
 
 impl VersionInfo {
@@ -101,6 +101,7 @@ pub(crate) fn list(view: &CommittedView, directory: Option<Ino>) -> Result<Vec<V
             name: unnamed(ino),
             ino,
             damaged: Some(error.to_string()),
+            is_unknown: true,
             ..VersionInfo::default()
         }),
     })?;
@@ -238,6 +239,7 @@ fn info(view: &CommittedView, version: &Inode, directory: &str, name: String) ->
         locked_until_secs: record.locked_until_secs,
         fingerprint,
         dated: record.is_dated,
+        is_unknown: damaged.is_some(),
         damaged,
     }
 }

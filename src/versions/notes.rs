@@ -228,7 +228,7 @@ impl Notes {
         if found != *about {
             return Err(EngineError::Invalid("its notes are of another tree or source"));
         }
-        // Bounds the places of blocks, too.
+        // So offsets of blocks cannot overflow.
         if count > len / RECORD_BYTES as u64 {
             return Err(StoreError::corrupt(NOTES, "as many records as the file has room for", count).into());
         }

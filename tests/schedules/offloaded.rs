@@ -32,6 +32,29 @@ fn draining_waits_for_jobs_of_all_submitters() {
     });
 }
 
+/// A job that ran on the thread of its submitter would wait for it for ever.
+#[test]
+fn jobs_that_nobody_waits_for_never_stop_their_submitter() {
+    explore(|| {
+        let (pool, done) = (Arc::new(Offload::default()), Arc::new(AtomicUsize::new(0)));
+        let gate = Arc::new((Mutex::new(false), Condvar::new()));
+        for _ in 0..3 {
+            let (gate, done) = (gate.clone(), done.clone());
+            pool.submit_if_room(move || {
+                let mut is_open = gate.0.lock();
+                while !*is_open {
+                    gate.1.wait(&mut is_open);
+                }
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        *gate.0.lock() = true;
+        gate.1.notify_all();
+        pool.drain();
+        assert_eq!(done.load(Ordering::SeqCst), 3);
+    });
+}
+
 /// A thread that is about to end must not be taken for one that will do the job.
 #[test]
 fn jobs_that_wait_for_later_ones_end() {

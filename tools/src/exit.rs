@@ -40,7 +40,7 @@ Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of a
 
 pub(crate) const HELP_OF_FORGETTING: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
-  4 pool in use; 5 no space; 6 pool damaged; 9 not all of them were removed, or the disk is still too full: messages tell more.";
+  4 pool in use; 5 no space; 6 pool damaged; 9 not all was done, such as a version that could not be removed: messages tell the rest.";
 
 pub(crate) const HELP_OF_FREEZING: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;

@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use crate::control::Failure;
+use crate::control::{Failure, FailureKind};
 
 const MOUNTINFO: &str = "/proc/self/mountinfo";
 const FILESYSTEM_TYPE: &[u8] = b"fuse.dedupfs";
@@ -47,6 +47,27 @@ pub(crate) fn top_at<'a>(mounts: &'a [MountEntry], mountpoint: &Path) -> Option<
     let here = || mounts.iter().filter(|mount| mount.mountpoint == mountpoint);
     // The top mount is no other's parent at the same place. A mount that was moved or made later need not come later in the file.
     here().find(|mount| !here().any(|above| above.parent == mount.id)).or_else(|| here().next_back())
+}
+
+/// Returns a mountpoint of the only pool that is mounted.
+///
+/// # Errors
+/// No pool is mounted, or several are.
+pub(crate) fn only() -> Result<PathBuf, Failure> {
+    let mounts = read()?;
+    let mut pools: Vec<(&Path, &Path)> =
+        mounts.iter().filter(|mount| mount.is_dedupfs()).map(|mount| (&*mount.source, &*mount.mountpoint)).collect();
+    pools.sort_by_key(|(pool, _)| *pool);
+    pools.dedup_by_key(|(pool, _)| *pool);
+    match pools[..] {
+        [(_, mountpoint)] => Ok(mountpoint.to_owned()),
+        [] => Err(FailureKind::Usage.because("no pool is mounted: name one")),
+        [(_, first), ..] => Err(FailureKind::Usage.because(format!(
+            "{} pools are mounted: name one, such as {}",
+            pools.len(),
+            first.display()
+        ))),
+    }
 }
 
 /// Returns further mountpoints of the pool of `mount`: those of another daemon's connection that are not dead.

@@ -110,10 +110,11 @@ pub(crate) fn stats(stats: &PoolStats, source: Source) -> String {
     lines.line("files", format!("{}, directories {}, others {}", stats.files, stats.directories, stats.other_inodes));
     lines.line("logical", exact(stats.logical_bytes));
     lines.line("  without holes", exact(stats.data_bytes));
-    let VersionTotals { count, files, logical_bytes, being_read, .. } = stats.versions;
+    let VersionTotals { count, files, logical_bytes, .. } = stats.versions;
     lines.line("versions", format!("{count}, files in them {files}, {}", exact(logical_bytes)));
-    if being_read > 0 {
-        lines.line("  removed", format!("{being_read}, whose content stays until nobody reads them"));
+    if stats.removed_versions_held > 0 {
+        let held = stats.removed_versions_held;
+        lines.line("  removed", format!("{held}, whose content stays until nobody reads them"));
     }
     lines.line("unique chunks", stats.unique_chunks);
     lines.line("unique chunk bytes", exact(stats.unique_chunk_bytes));

@@ -358,8 +358,8 @@ pub trait FileService: Send + Sync + 'static {
     fn change_is_quick(&self, ino: Ino) -> bool;
     /// Handles the closing of the last descriptor of a handle.
     fn release(&self, ino: Ino, handle: Handle);
-    /// Returns the names, each with its directory, by which the kernel reached an inode that no path reaches any more, the
-    /// inode's own name first: those in a version that was removed. Without a handle the kernel would keep them until it needs memory.
+    /// Returns the path of an inode in a removed version, as pairs of directory and name, from the inode upwards; else nothing. It is
+    /// asked for after each close, so that the kernel drops these names, which it would keep until it needs memory.
     fn unreachable_names(&self, _ino: Ino) -> Vec<(Ino, Vec<u8>)> {
         Vec::new()
     }

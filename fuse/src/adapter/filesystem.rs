@@ -62,7 +62,12 @@ impl Filesystem for Adapter {
             b".." => self.service.parent(parent.0).and_then(|above| self.service.lookup_inode(above)),
             name => self.service.lookup(parent.0, name),
         };
-        reply_entry(guarded("lookup", lookup), self.cache_time, reply);
+        let found = guarded("lookup", lookup);
+        let is_removed = found.as_ref().is_ok_and(|attributes| attributes.nlink == 0);
+        reply_entry(found, self.cache_time, reply);
+        if is_removed {
+            self.drop_names(vec![(parent.0, name.as_bytes().to_vec())]);
+        }
     }
 
     fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
@@ -322,7 +327,7 @@ impl Filesystem for Adapter {
     fn readdirplus(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
         let _turn = self.turn();
         let ttl = self.cache_time;
-        let mut added = Vec::new();
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
         let add = |entry: &DirectoryEntry| {
             let (attributes, ttl) = match &entry.attributes {
                 Some(attributes) => (*attributes, ttl),
@@ -334,11 +339,17 @@ impl Filesystem for Adapter {
             let full = reply.add(INodeNo(entry.ino), entry.cookie, name, &ttl, &file_attr(&attributes), generation);
             if !full && entry.cookie > COOKIE_PARENT {
                 added.push(entry.ino);
+                if entry.attributes.is_some_and(|attributes| attributes.nlink == 0) {
+                    removed.push((ino.0, entry.name.to_vec()));
+                }
             }
             Ok(full)
         };
         match guarded("readdirplus", || self.list((ino.0, fh.0), offset, Listing::Attributes, add)) {
-            Ok(()) => reply.ok(),
+            Ok(()) => {
+                reply.ok();
+                self.drop_names(removed);
+            }
             Err(error) => {
                 // The kernel gets no entry at all, so it will not forget those that were added.
                 added.iter().for_each(|&ino| self.service.forget(ino, 1));

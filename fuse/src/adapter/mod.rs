@@ -85,16 +85,16 @@ pub(crate) struct SlowCalls {
     others: Arc<Offload>,
     commits: Arc<Offload>,
     pages: Pages,
-    /// Dropping names waits for whoever has their directory locked.
+    /// Drop names. Each of these jobs waits while another request holds the lock of the name's directory.
     names: Arc<Offload>,
 }
 
 impl SlowCalls {
-    /// Waits until no call is left. No more may come.
+    /// Waits until no call is left. No more may come. Names may be dropped still: nobody waits for that, and it may wait for a
+    /// request that is never answered.
     pub(crate) fn drain(&self) {
         // When their pages are dropped, some continue on the other threads.
         self.pages.drain();
-        self.names.drain();
         self.others.drain();
         self.commits.drain();
     }
@@ -174,19 +174,25 @@ impl Adapter {
         result
     }
 
-    /// Makes the kernel drop the names of an inode that nobody can reach any more, now that a handle of it is closed.
+    /// Makes the kernel drop the names by which it reached an inode in a removed version, now that a handle of it is closed.
     fn drop_unreachable(&self, ino: Ino) {
-        let names = guarded("release", || Ok(self.service.unreachable_names(ino))).unwrap_or_default();
+        self.drop_names(guarded("release", || Ok(self.service.unreachable_names(ino))).unwrap_or_default());
+    }
+
+    /// Makes the kernel drop names in a removed version when they are not used any more. It would keep them until it needs memory,
+    /// and with them the version. Waits for nothing.
+    fn drop_names(&self, names: Vec<(Ino, Vec<u8>)>) {
         if names.is_empty() {
             return;
         }
         let notifier = self.notifier();
-        self.slow.names.submit(move || {
+        self.slow.names.submit_if_room(move || {
             for (directory, name) in names {
                 if let Some(notifier) = notifier.get()
                     && let Err(error) = notifier.inval_entry(INodeNo(directory), OsStr::from_bytes(&name))
+                    && error.raw_os_error() != Some(libc::ENOENT)
                 {
-                    tracing::debug!(directory, %error, "the kernel does not know the name of a removed version");
+                    tracing::debug!(directory, %error, "the kernel does not drop a name in a removed version");
                 }
             }
         });

@@ -5,7 +5,7 @@
 //! threads.
 //!
 //! Limits: the kernel bounds the queue, since a client waits for each job. Beyond [`QUEUE_MAX`] the submitting thread runs the job itself,
-//! which is back-pressure.
+//! which is back-pressure. A job for which no client waits is dropped then.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,30 +39,43 @@ pub(crate) struct Offload {
 impl Offload {
     /// Runs `job` on another thread, or on this one if no other can be started.
     pub(crate) fn submit(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+        if let Err(job) = self.enqueue(Box::new(job)) {
+            job();
+        }
+    }
+
+    /// Runs `job` on another thread, or not at all if none can be started or too many wait. For work that no client waits for:
+    /// nothing bounds it, and it must not stop a thread that serves the kernel.
+    pub(crate) fn submit_if_room(self: &Arc<Self>, job: impl FnOnce() + Send + 'static) {
+        drop(self.enqueue(Box::new(job)));
+    }
+
+    /// Gives a job to another thread; returns one that none can take.
+    fn enqueue(self: &Arc<Self>, job: Job) -> Result<(), Job> {
         let mut jobs = self.jobs.lock();
         if jobs.queue.len() >= QUEUE_MAX {
-            drop(jobs);
-            return job();
+            return Err(job);
         }
-        jobs.queue.push_back(Box::new(job));
+        jobs.queue.push_back(job);
         if jobs.idle >= jobs.queue.len() || jobs.threads >= THREADS_MAX {
             drop(jobs);
             self.work.notify_one();
-            return;
+            return Ok(());
         }
         jobs.threads += 1;
         drop(jobs);
         let pool = Arc::clone(self);
         if let Err(error) = sync::spawn("fuse-slow", move || pool.work()) {
-            tracing::warn!(%error, "cannot start a thread for slow calls; running them in the session thread");
+            tracing::warn!(%error, "cannot start a thread for slow calls");
             let mut jobs = self.jobs.lock();
             jobs.threads -= 1;
-            let job = if jobs.threads == 0 { jobs.queue.pop_front() } else { None };
-            drop(jobs);
-            if let Some(job) = job {
-                job();
+            if jobs.threads == 0
+                && let Some(job) = jobs.queue.pop_front()
+            {
+                return Err(job);
             }
         }
+        Ok(())
     }
 
     /// Waits until no job is left. No job may be submitted any more.

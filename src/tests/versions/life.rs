@@ -220,3 +220,23 @@ fn a_directory_that_holds_a_version_and_a_file_are_refused() {
     reclaim(&pool);
     assert_clean(&pool);
 }
+
+/// Found by review: it stayed until the next mount.
+#[test]
+fn regression_a_removed_version_that_is_closed_while_the_pool_is_read_only_goes_when_it_is_writable() {
+    let device = formatted();
+    let pool = open(&device);
+    let live = directory(&pool, ROOT_INO, "live");
+    file(&pool, live, "a", b"a");
+    snapshot(&pool, "live", "", "v");
+    let service = pool.service();
+    let known = service.lookup(ROOT_INO, b"v").expect("is there").ino;
+    forget(&pool, ROOT_INO, "v");
+    pool.set_read_only().expect("sets");
+    service.forget(known, 1);
+    assert_eq!(pool.held_versions().expect("reads"), [known]);
+    pool.set_writable().expect("sets");
+    assert!(pool.held_versions().expect("reads").is_empty());
+    reclaim(&pool);
+    assert_clean(&pool);
+}

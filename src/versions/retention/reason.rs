@@ -93,7 +93,9 @@ impl fmt::Display for Reason {
             Self::LastComplete => formatter.write_str("the last complete version, as none is without problems"),
             Self::Locked(until) => write!(formatter, "locked until {}", timestamp(until).strftime("%F %T UTC")),
             Self::BeingWritten => formatter.write_str("being written"),
-            Self::Damaged => formatter.write_str("damaged, and only `dedupfs forget` removes it then"),
+            Self::Damaged => {
+                formatter.write_str("damaged: nobody knows whether it may go; `dedupfs forget` removes it")
+            }
             Self::Resumable => formatter.write_str("incomplete, and no later version is complete"),
             Self::FromTheFuture => formatter.write_str("its date is in the future, so rules by date cannot judge it"),
             Self::NoRules => formatter.write_str("no rules are given"),

@@ -1,7 +1,6 @@
 //! `dedupfs list`: the versions of a pool, or of one directory.
 
-use std::collections::{BTreeSet, HashMap};
-use std::path::{Path, PathBuf};
+use std::collections::HashMap;
 
 use dedupfs::{Progress as _, VersionInfo, WouldFree, is_frozen};
 use dedupfs_service::ROOT_INO;
@@ -27,7 +26,7 @@ type Sizes = Vec<(u64, WouldFree)>;
 pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
     let given = match &args.target {
         Some(given) => given.clone(),
-        None => only_mount()?,
+        None => mountinfo::only()?,
     };
     let shown = given.display();
     let bars = Bars::default();
@@ -77,20 +76,4 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
     };
     exit::print_message(args.json, "list", &listed, text)?;
     Ok(exit::OK)
-}
-
-/// Returns the mountpoint of the only dedupfs that is mounted.
-fn only_mount() -> Result<PathBuf, Failure> {
-    let mounts = mountinfo::read()?;
-    let mountpoints: BTreeSet<&Path> =
-        mounts.iter().filter(|mount| mount.is_dedupfs()).map(|mount| mount.mountpoint.as_path()).collect();
-    match mountpoints.iter().collect::<Vec<_>>()[..] {
-        [only] => Ok(only.to_path_buf()),
-        [] => Err(FailureKind::Usage.because("no dedupfs is mounted: name a pool")),
-        [first, ..] => {
-            let count = mountpoints.len();
-            let first = first.display();
-            Err(FailureKind::Usage.because(format!("{count} dedupfs are mounted: name one of them, such as {first}")))
-        }
-    }
 }

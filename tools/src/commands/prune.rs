@@ -3,12 +3,12 @@
 //! 1. The daemon tells the versions, and the rules of the series if the command line has none.
 //! 2. The tool decides, because days are those of its time zone, and tells its decisions.
 //! 3. It forgets the versions one by one, as `dedupfs forget` does.
-//! 4. With `--free-until`: while the disk is too full, it reclaims, and forgets the oldest version that may go. It ends when
-//!    somebody reads a version that went.
+//! 4. With `--free-until`: while the disk is too full, it reclaims, and forgets the oldest version that may go. It stops
+//!    while a version that it removed is read: the space of that one comes later.
 
 mod room;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -27,8 +27,8 @@ use crate::{exit, hidden, interrupt, report};
 
 /// Most versions whose bytes a plan counts: a request is bounded.
 const COUNTED_MAX: usize = 2000;
-/// Longest time in which the kernel forgets a removed version.
-const READERS_PATIENCE: Duration = Duration::from_secs(2);
+/// Time within which the kernel forgets a removed version that is not read.
+const KERNEL_FORGETS_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
     let rules = args.rules.rules().map(check_rules).transpose()?;
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
         let outcome = pruning.remove(&decisions, rules.free_until, &mut result);
         hidden::remove_abandoned(&directory.file);
         let outcome = outcome.and(directory.sync(&args.directory));
-        // A program has to know what is gone.
+        // A program has to know which versions are gone.
         if outcome.is_err() && args.json && result.versions.iter().any(|version| version.removed) {
             exit::print_message(true, "prune", &result, |_| String::new())?;
         }
@@ -114,10 +114,10 @@ fn candidate(number: u64, version: &VersionInfo) -> Candidate {
     Candidate {
         number,
         completed_secs: version.completed_secs,
-        state: match (&version.damaged, version.incomplete) {
-            (Some(_), _) => State::Damaged,
-            (None, true) => State::Incomplete,
-            (None, false) => State::Complete,
+        state: match (version.is_unknown, version.incomplete) {
+            (true, _) => State::Damaged,
+            (false, true) => State::Incomplete,
+            (false, false) => State::Complete,
         },
         locked_until_secs: (version.locked_until_secs > 0).then_some(version.locked_until_secs),
         has_problems: version.problems > 0,
@@ -176,14 +176,21 @@ impl Pruning<'_> {
         let mut room = room::Room::of(&self.directory.place.pool, self.daemon)?;
         let mut is_read = false;
         while !room.is_enough(level) {
-            is_read = self.are_read()?;
+            let held = self.held(result)?;
             room = room::reclaim(&self.directory.place.pool, self.daemon, &progress)?;
             if progress.is_cancelled() {
                 return Err(FailureKind::Ended.because("interrupted: nothing more is removed"));
             }
-            // The space of a removed version that is read comes later: removing more would remove too many.
-            if room.is_enough(level) || room.others_fill(level) || is_read {
+            if room.is_enough(level) || room.others_fill(level) {
                 break;
+            }
+            // The space of a removed version that is read comes later: removing more would remove too many.
+            if held > 0 {
+                is_read = self.held(result)? >= held;
+                if is_read {
+                    break;
+                }
+                continue;
             }
             let Some(number) = removable.next() else { break };
             self.forget(number, result);
@@ -200,16 +207,19 @@ impl Pruning<'_> {
         Ok(())
     }
 
-    /// Whether somebody reads a removed version. The kernel takes a moment to forget one that nobody reads.
-    fn are_read(&mut self) -> Result<bool, Failure> {
-        let deadline = Instant::now() + READERS_PATIENCE;
-        while self.daemon.stats()?.versions.being_read > 0 {
-            if Instant::now() > deadline {
-                return Ok(true);
+    /// Returns the number of versions that this run removed and that are read still. The kernel takes a moment to forget one
+    /// that is not.
+    fn held(&mut self, result: &Pruned) -> Result<usize, Failure> {
+        let both = self.versions.iter().zip(&result.versions);
+        let removed: BTreeSet<u64> = both.filter(|(_, told)| told.removed).map(|(version, _)| version.ino).collect();
+        let deadline = Instant::now() + KERNEL_FORGETS_WITHIN;
+        loop {
+            let held = self.daemon.held_versions()?.iter().filter(|ino| removed.contains(ino)).count();
+            if held == 0 || Instant::now() > deadline {
+                return Ok(held);
             }
             std::thread::sleep(Duration::from_millis(50));
         }
-        Ok(false)
     }
 
     /// Forgets a version, and notes how that went. A version that is gone already is no failure.

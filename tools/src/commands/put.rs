@@ -70,7 +70,7 @@ fn version_options(args: &PutArgs, source: &Metadata, place: &Inside) -> Result<
     }
     let base = match &args.base {
         _ if args.reread => BaseChoice::None,
-        Some(base) => base_at(base, place)?.map_or(BaseChoice::None, BaseChoice::Version),
+        Some(base) => base_at(base, place)?,
         None => BaseChoice::LastIn(place.ino),
     };
     let path = inside::name_of_source(&args.source);
@@ -93,14 +93,14 @@ fn is_open_to_its_owner(source: &Metadata) -> bool {
     source.mode() & 0o700 == 0o700
 }
 
-/// Returns the inode number of the version at a path. A base that is gone costs a full read, and no backup.
-fn base_at(path: &Path, place: &Inside) -> Result<Option<u64>, Failure> {
+/// Returns the version at a path as a base. One that is gone costs a full read, and no backup.
+fn base_at(path: &Path, place: &Inside) -> Result<BaseChoice, Failure> {
     let shown = path.display();
     let metadata = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            exit::tell(&format!("dedupfs: there is no base {shown}: everything is read\n"));
-            return Ok(None);
+            exit::tell(&format!("dedupfs: there is no base {shown}: all files are read\n"));
+            return Ok(BaseChoice::Gone);
         }
         Err(error) => return Err(FailureKind::Usage.because(format!("cannot look at the base {shown}: {error}"))),
     };
@@ -108,7 +108,7 @@ fn base_at(path: &Path, place: &Inside) -> Result<Option<u64>, Failure> {
         let why = format!("{shown} is no version in the mount of the new one: `dedupfs list` names versions");
         return Err(FailureKind::Usage.because(why));
     }
-    Ok(Some(metadata.ino()))
+    Ok(BaseChoice::Version(metadata.ino()))
 }
 
 fn copy(

@@ -40,7 +40,7 @@ fn set(args: &SeriesSetArgs) -> Result<u8, Failure> {
     let directory = Directory::open(&args.directory)?;
     let (before, is_upgraded) = directory.daemon()?.set_series(directory.place.ino, Some(rules))?;
     if is_upgraded {
-        exit::tell("dedupfs: the pool has versions from now on; releases without versions refuse it\n");
+        exit::tell("dedupfs: the pool may have versions from now on; releases without versions refuse it\n");
     }
     exit::print_message(args.json, "series", &Series::of(&args.directory, Some(rules)), |series| {
         let before = before.map_or_else(String::new, |before| format!(", no longer {before}"));

@@ -277,6 +277,11 @@ impl ControlClient {
         self.request(&Request::Forget { directory, name: name.to_vec(), version })
     }
 
+    /// Returns the inode numbers of removed versions whose content stays because they are read.
+    pub(crate) fn held_versions(&mut self) -> Result<Vec<u64>, Failure> {
+        self.ask(&Request::HeldVersions, &NoProgress)
+    }
+
     /// Returns the rules of a directory, if it is a series.
     pub(crate) fn series(&mut self, directory: u64) -> Result<Option<Rules>, Failure> {
         let rules: Option<Vec<u8>> = self.ask(&Request::Series(directory), &NoProgress)?;

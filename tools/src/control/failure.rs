@@ -7,7 +7,7 @@ use dedupfs::transfer::TransferError;
 use dedupfs_store::StoreError;
 use serde::{Deserialize, Serialize};
 
-/// What to do when a put finds the pool full.
+/// Advice if a put finds the pool full.
 const ADVICE_ON_SPACE: &str = "; remove old versions (`dedupfs prune` or `dedupfs forget`) and run `dedupfs-gc`, or give the pool's disk more room";
 
 /// The kinds of failure, by the remedy that the user has. Each kind is one exit code of the tools.

@@ -130,6 +130,8 @@ pub(crate) enum Request {
         name: Vec<u8>,
         version: Ino,
     },
+    /// Returns the inode numbers of removed versions whose content stays because they are read.
+    HeldVersions,
     /// Returns the encoded rules of a directory, if it is a series.
     Series(Ino),
     /// Gives a directory these encoded rules, or none; returns those that it had, and whether the pool may have versions
@@ -256,6 +258,7 @@ mod tests {
             Request::Versions(Some(1 << 36)),
             Request::Versions(None),
             Request::Forget { directory: 7, name: b"\xff\n".to_vec(), version: 1 << 36 },
+            Request::HeldVersions,
             Request::Series(7),
             Request::SetSeries { directory: 7, rules: Some(vec![1, 0, 0]) },
             Request::SetSeries { directory: 7, rules: None },

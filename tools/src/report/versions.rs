@@ -241,17 +241,17 @@ pub(super) fn plain(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// Lists versions, grouped by their directories if they are those of a whole pool. `place` is the target as a path for new
-/// names.
+/// Lists versions, grouped by their directories if they are those of a whole pool. `parent_of_new`
+/// is the directory of new versions in advice.
 pub(crate) fn list(
     versions: &[ListedVersion],
     (is_whole, has_sizes): (bool, bool),
-    (target, place): (&str, &str),
+    (target, parent_of_new): (&str, &str),
     zone: &TimeZone,
 ) -> String {
     if versions.is_empty() {
         let below = if is_whole { "/DIR" } else { "" };
-        return format!("no versions in {target}: `dedupfs put SOURCE {place}{below}/NAME` makes one\n");
+        return format!("no versions in {target}: `dedupfs put SOURCE {parent_of_new}{below}/NAME` makes one\n");
     }
     let mut directories: Vec<&str> = versions.iter().map(|version| version.info.directory.as_str()).collect();
     directories.sort_unstable();
@@ -329,6 +329,9 @@ pub(crate) struct PrunedVersion {
     fingerprint: String,
     keep: bool,
     reasons: Vec<String>,
+    /// It is kept because it is damaged.
+    #[serde(skip)]
+    is_unknown: bool,
     pub(crate) removed: bool,
     /// The reason why it was not removed.
     pub(crate) error: Option<String>,
@@ -342,6 +345,7 @@ impl PrunedVersion {
             fingerprint: version.fingerprint.clone(),
             keep: decision.keep,
             reasons: decision.reasons.iter().map(ToString::to_string).collect(),
+            is_unknown: version.is_unknown,
             removed: false,
             error: None,
         }
@@ -349,9 +353,11 @@ impl PrunedVersion {
 }
 
 impl Pruned {
-    /// Whether all that was to be removed was removed, and the disk is as empty as was asked for.
+    /// Whether every version could be decided on, all that was to be removed was removed, and the disk is as empty as was asked
+    /// for.
     pub(crate) fn is_whole(&self) -> bool {
-        self.versions.iter().all(|version| version.error.is_none()) && self.room.is_none_or(|room| room == "enough")
+        let is_sound = |version: &PrunedVersion| version.error.is_none() && !version.is_unknown;
+        self.versions.iter().all(is_sound) && self.room.is_none_or(|room| room == "enough")
     }
 }
 

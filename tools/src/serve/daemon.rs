@@ -119,6 +119,7 @@ impl ControlTarget for Daemon {
                 tracing::info!(directory, name = %String::from_utf8_lossy(&name), "a version may be removed");
                 to_value(())
             }
+            Request::HeldVersions => to_value(self.pool.held_versions()?),
             Request::Series(directory) => to_value(self.pool.series(directory)?.map(|rules| rules.encode())),
             Request::SetSeries { directory, rules } => {
                 let rules = rules.map(|rules| Rules::decode(&rules)).transpose()?;

@@ -30,6 +30,8 @@ pub enum BaseChoice {
     LastIn(Ino),
     /// This version.
     Version(Ino),
+    /// The version that was named is gone.
+    Gone,
 }
 
 /// A base with its notes.
@@ -67,6 +69,7 @@ impl<'a> Base<'a> {
     ) -> std::result::Result<Self, String> {
         let ino = match choice {
             BaseChoice::None => return Err("all files are to be read".to_owned()),
+            BaseChoice::Gone => return Err("the named base does not exist".to_owned()),
             BaseChoice::Version(ino) => version_of(ino),
             BaseChoice::LastIn(directory) => last_in(core, directory, origin)
                 .map_err(|error| format!("the versions cannot be listed: {error}"))?

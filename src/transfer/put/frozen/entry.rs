@@ -32,14 +32,14 @@ const ATTRIBUTES_BYTES_MAX: usize = 64 << 20;
 /// A shorter file is written without its former recipe: reading that would cost as much as asking the index.
 const FORMER_BYTES_MIN: u64 = 8 << 20;
 
-/// Attributes of an entry that were copied.
+/// Attributes of an entry, as they were copied.
 #[derive(Default)]
-pub(super) struct AttributesTaken {
+pub(super) struct CopiedAttributes {
     pub(super) attributes: EntryAttributes,
-    /// What keeps those that are stored as content.
+    /// Pins of those that are stored as content.
     pub(super) keep: Vec<Keep>,
     /// Whether none is missing. If one is, the next put must not take the entry over, or the problem would be told once only.
-    pub(super) are_all: bool,
+    pub(super) are_complete: bool,
 }
 
 /// An entry that was copied.
@@ -84,6 +84,7 @@ impl VersionPut<'_> {
         {
             self.counts.taken_over.fetch_add(1, Ordering::Relaxed);
             self.counts.resumed.fetch_add(u64::from(unchanged.is_incomplete), Ordering::Relaxed);
+            // So that a further name counts as one.
             return self.with_names(&seen, || Ok(self.take_over(&seen, unchanged)));
         }
         // A device must not be opened: opening may act on it.
@@ -195,10 +196,10 @@ impl VersionPut<'_> {
             Some(FileKind::Socket) => Content::Socket,
             _ => return Err(became_another()),
         };
-        let AttributesTaken { attributes, keep, are_all } =
+        let CopiedAttributes { attributes, keep, are_complete } =
             self.attributes(Place::Named(above, name), stat, space, path)?;
         self.tally.other();
-        let noted = if are_all { self.noted(stat, now_nanos) } else { Noted::default() };
+        let noted = if are_complete { self.noted(stat, now_nanos) } else { Noted::default() };
         Ok(made(stat, noted, attributes, content, (keep, None)))
     }
 
@@ -207,11 +208,11 @@ impl VersionPut<'_> {
         let mut writing = Writing { put: self, body: &mut body };
         let bytes = source.copy(self.tally, &mut space.content, &mut writing)?;
         let stat = source.stat;
-        let AttributesTaken { attributes, keep, are_all } =
+        let CopiedAttributes { attributes, keep, are_complete } =
             self.attributes(Place::Open(source.from), stat, &mut space.xattrs, source.path)?;
         let (root, data_bytes, pin) = self.publish(&mut body)?;
         self.tally.file(bytes);
-        let mut noted = if are_all { self.noted(stat, now_nanos) } else { Noted::default() };
+        let mut noted = if are_complete { self.noted(stat, now_nanos) } else { Noted::default() };
         if !rustix::fs::fstat(source.from).is_ok_and(|now| version(&now) == version(stat)) {
             noted = Noted::default();
             let what = "changed while it was copied: it may be neither as it was nor as it is".to_owned();
@@ -268,12 +269,12 @@ impl VersionPut<'_> {
         stat: &Stat,
         space: &mut XattrSpace,
         path: &dyn Fn() -> PathBuf,
-    ) -> Outcome<AttributesTaken> {
+    ) -> Outcome<CopiedAttributes> {
         let (uid, gid, mode) = self.owner(stat);
         let (mut set, mut bytes): (Vec<Attribute>, usize) = (Vec::new(), 0);
-        let are_all = Cell::new(true);
+        let are_complete = Cell::new(true);
         let missing = |what: String| {
-            are_all.set(false);
+            are_complete.set(false);
             self.tally.problem(&path(), what);
         };
         let take = |name: &CStr, value: &[u8]| {
@@ -322,7 +323,7 @@ impl VersionPut<'_> {
         };
         let (mtime_secs, mtime_nanos) = (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
         let attributes = EntryAttributes { mode, uid, gid, mtime_secs, mtime_nanos, flags: 0, attributes };
-        Ok(AttributesTaken { attributes, keep, are_all: are_all.get() })
+        Ok(CopiedAttributes { attributes, keep, are_complete: are_complete.get() })
     }
 }
 

@@ -15,7 +15,7 @@ use super::super::super::pseudo;
 use super::super::super::tally::{Outcome, Trouble, reading};
 use super::super::LISTING_BYTES;
 use super::bases::BaseDirectories;
-use super::entry::AttributesTaken;
+use super::entry::CopiedAttributes;
 use super::window::{Batch, Step, WINDOW_ENTRIES, Window};
 use super::{Directory, Seen, VersionPut};
 
@@ -153,7 +153,7 @@ impl VersionPut<'_> {
             Err(_) => Default::default(),
         };
         self.tally.note(opened.map(drop), path);
-        let AttributesTaken { attributes, keep, .. } = attributes;
+        let CopiedAttributes { attributes, keep, .. } = attributes;
         let end = Step::End(attributes, keep);
         Level { directory, entries: entries.into_iter().peekable(), end, bases }
     }

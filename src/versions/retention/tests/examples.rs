@@ -133,7 +133,7 @@ fn regression_a_damaged_version_stays_and_is_not_the_last_good_one() {
     let decisions = decide(&all, &Rules { keep_none: true, ..Rules::default() }, i64::MAX, &TimeZone::UTC);
     assert_eq!(kept(&decisions), [9, 10]);
     assert_eq!(reasons(&decisions, 9), ["the last good version"]);
-    assert_eq!(reasons(&decisions, 10), ["damaged, and only `dedupfs forget` removes it then"]);
+    assert_eq!(reasons(&decisions, 10), ["damaged: nobody knows whether it may go; `dedupfs forget` removes it"]);
     assert_eq!(removable_for_space(&decisions).count(), 0);
 }
 

@@ -66,7 +66,7 @@ mkdir "$other-mnt"
 "#;
     let ran = in_namespace(script).arg("sh").arg(DEDUPFS).args([&site.pool, &site.mnt, &site.base.join("other")]).run();
     let listed = format!("no versions in {}", site.mnt.display());
-    ran.expect(0, &["no dedupfs is mounted: name a pool", &listed, "2 dedupfs are mounted: name one of them"]);
+    ran.expect(0, &["no pool is mounted: name one", &listed, "2 pools are mounted: name one, such as"]);
 }
 
 #[test]

@@ -194,25 +194,35 @@ fn regression_a_file_whose_attributes_could_not_be_read_is_read_again() {
     to.assert_clean();
 }
 
-/// The documents of this project are older than a minute, so the next put takes them over.
+/// The times of a version are those of its content, so a version is a source of which nothing changed lately.
 #[test]
 fn what_did_not_change_for_long_is_taken_over_and_can_be_verified() {
-    let Some(site) = Site::mounted_if_fit() else { return };
-    let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/decisions"));
-    let entries = fs::read_dir(source).unwrap().count() as u64;
-    let [first, second, third] = ["v1", "v2", "v3"].map(|name| site.mnt.join(name));
-    let made = |options: &[&str], to: &Path| report(put(options, source, to)).version.expect("is a version");
+    let Some(from) = Site::mounted_if_fit() else { return };
+    let to = Site::mounted();
+    let (live, source) = (from.mnt.join("live"), from.mnt.join("source"));
+    fs::create_dir(&live).unwrap();
+    for number in 0..20 {
+        let path = live.join(number.to_string());
+        fs::write(&path, crate::random::noise(number, 20_000)).unwrap();
+        Tool::new("touch").args(["-d", "2001-02-03"]).arg(path).ok();
+    }
+    Tool::new(DEDUPFS).arg("snapshot").args([&live, &source]).ok();
+    let [first, second, third] = ["v1", "v2", "v3"].map(|name| to.mnt.join(name));
+    let made = |options: &[&str], to: &Path| report(put(options, &source, to)).version.expect("is a version");
     let one = made(&[], &first);
     let two = made(&[], &second);
-    assert_eq!((two.base, two.taken_over, two.verified, two.new_bytes), (Some(one.ino), entries, 0, 0));
+    assert_eq!((two.base, two.taken_over, two.verified, two.new_bytes), (Some(one.ino), 20, 0, 0));
     let three = made(&["--base", first.to_str().unwrap(), "--verify", "full"], &third);
-    assert_eq!((three.base, three.taken_over, three.verified, three.lied), (Some(one.ino), 0, entries, 0));
+    assert_eq!((three.base, three.taken_over, three.verified, three.lied), (Some(one.ino), 0, 20, 0));
     assert_eq!([&two.fingerprint, &three.fingerprint], [&one.fingerprint; 2]);
-    [second, third].iter().for_each(|version| assert_same_content(source, version));
-    // A name that is not there any more costs a full read.
-    let gone = site.mnt.join("gone");
-    let read = put(&["--base", gone.to_str().unwrap()], source, &site.mnt.join("v4"));
-    let read = read.expect(0, &["there is no base", "everything is read"]);
+    [second, third].iter().for_each(|version| assert_same_content(&source, version));
+    // A base that is gone costs a full read.
+    let gone = to.mnt.join("gone");
+    let read = put(&["--base", gone.to_str().unwrap()], &source, &to.mnt.join("v4"));
+    let read = read.expect(0, &["there is no base", "all files are read"]);
     let four = serde_json::from_str::<TransferReport>(&read.text()).unwrap().version.expect("is a version");
     assert_eq!((four.base, four.taken_over, &four.fingerprint), (None, 0, &one.fingerprint));
+    assert!(four.without_base.expect("says why").contains("does not exist"));
+    to.umount();
+    to.assert_clean();
 }
