@@ -149,7 +149,11 @@ impl Service {
             let (ino, kind, name) = (found.ino, kind_of(&found.entry.content), found.entry.name.clone());
             let attributes = match listing {
                 Listing::Attributes => Some(self.tell(&version, found)?),
-                Listing::Names => None,
+                // A copy of a tree asks for each entry next.
+                Listing::Names => {
+                    self.frozen.insert(ino, Arc::new(found));
+                    None
+                }
             };
             entries.push(DirectoryEntry { ino, kind, name, cookie: row + COOKIE_FIRST, attributes });
         }
