@@ -100,27 +100,27 @@ fn names_of_cases_are_read_as_they_are_written() {
 
 #[test]
 fn every_operation_of_the_work_fails_once() {
-    let struck = once(Scenario::Work, Layout::One, Disk::Meta, 1, 6);
+    let struck = once(Scenario::Work, Layout::One, Disk::Meta, 1, 9);
     assert!(struck > 100, "only {struck} positions");
 }
 
 #[test]
 fn operations_on_two_disks_fail_once() {
-    let meta = once(Scenario::Work, Layout::Two, Disk::Meta, 8, 40);
-    let data = once(Scenario::Work, Layout::Two, Disk::Data, 8, 40);
+    let meta = once(Scenario::Work, Layout::Two, Disk::Meta, 12, 60);
+    let data = once(Scenario::Work, Layout::Two, Disk::Data, 12, 60);
     assert!(meta + data > 20, "only {meta} and {data} positions");
 }
 
 #[test]
 fn operations_of_making_and_removing_versions_fail_once() {
-    let struck = once(Scenario::Versions, Layout::One, Disk::Meta, 3, 36);
+    let struck = once(Scenario::Versions, Layout::One, Disk::Meta, 4, 48);
     assert!(struck > 50, "only {struck} positions");
 }
 
 #[test]
 fn operations_on_versions_on_two_disks_fail_once() {
-    let meta = once(Scenario::Versions, Layout::Two, Disk::Meta, 12, 60);
-    let data = once(Scenario::Versions, Layout::Two, Disk::Data, 12, 60);
+    let meta = once(Scenario::Versions, Layout::Two, Disk::Meta, 16, 80);
+    let data = once(Scenario::Versions, Layout::Two, Disk::Data, 16, 80);
     assert!(meta + data > 20, "only {meta} and {data} positions");
 }
 
