@@ -282,6 +282,7 @@ const READS: &[&str] = &[
     "is_synchronous",
     "change_is_quick",
     "release",
+    "unreachable_names",
     "seek",
     "read_directory",
     "directory_end",
