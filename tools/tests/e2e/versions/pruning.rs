@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{listed, names, series, snapshot};
 use crate::command::{DEDUPFS, Ran, STATS, Tool, in_namespace};
@@ -105,17 +105,24 @@ fn rules_remove_versions_and_say_why() {
     site.assert_clean();
 }
 
-/// As the disk fills up, the oldest go, one by one.
-#[test]
-fn free_until_removes_the_oldest_as_long_as_the_disk_is_too_full() {
-    const MIB: usize = 1 << 20;
-    let Some(site) = Site::if_fit() else { return };
+const MIB: usize = 1 << 20;
+
+/// A pool that may have 400 MiB and holds five versions of a file of 40 MiB, and their series.
+fn half_full() -> Option<(Site, PathBuf)> {
+    let site = Site::if_fit()?;
     site.mount_with("data_limit=400M");
     let (series, live) = series(&site);
     for number in 0..5_u64 {
         fs::write(live.join("file"), noise(number, 40 * MIB)).unwrap();
         snapshot(&live, &series.join(format!("v{number}"))).expect(0, &[]);
     }
+    Some((site, series))
+}
+
+/// As the disk fills up, the oldest go, one by one.
+#[test]
+fn free_until_removes_the_oldest_as_long_as_the_disk_is_too_full() {
+    let Some((site, series)) = half_full() else { return };
     // Half of 400 MiB is used, by five times 40.
     let dry = prune(&series, &["--free-until", "35%", "--dry-run"]).expect(0, &["would remove 0 of 5"]).text();
     assert!(dry.contains("in this order: v0, v1, v2, v3\n"), "{dry}");
@@ -136,14 +143,7 @@ fn free_until_removes_the_oldest_as_long_as_the_disk_is_too_full() {
 /// Found by review: the space of a version that somebody reads does not come back, so one after the other went in vain.
 #[test]
 fn regression_free_until_ends_at_a_removed_version_that_is_read() {
-    const MIB: usize = 1 << 20;
-    let Some(site) = Site::if_fit() else { return };
-    site.mount_with("data_limit=400M");
-    let (series, live) = series(&site);
-    for number in 0..5_u64 {
-        fs::write(live.join("file"), noise(number, 40 * MIB)).unwrap();
-        snapshot(&live, &series.join(format!("v{number}"))).expect(0, &[]);
-    }
+    let Some((site, series)) = half_full() else { return };
     let mut reader = fs::File::open(series.join("v0/file")).unwrap();
     prune(&series, &["--free-until", "45%"])
         .expect(9, &["removed for space: v0", "somebody reads a version that was removed"]);
