@@ -132,8 +132,11 @@ impl Pool {
         self.core.gate.resume();
         *is_settled = false;
         self.resume_watch();
-        // Inodes that were closed meanwhile could not be dropped.
-        self.core.namespace.orphans()?.into_iter().for_each(|ino| self.service.collect(ino));
+        // Inodes that were closed meanwhile could not be dropped. If they cannot be listed, the next mount drops them.
+        match self.core.namespace.orphans() {
+            Ok(orphans) => orphans.into_iter().for_each(|ino| self.service.collect(ino)),
+            Err(error) => tracing::warn!(%error, "removed inodes stay until the next mount"),
+        }
         Ok(())
     }
 
