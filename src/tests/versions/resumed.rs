@@ -72,6 +72,22 @@ fn ended(pool: &Pool, from: &Path, into: Ino, looks: u64, version: VersionOption
     assert!(matches!(error, TransferError::Interrupted), "{error}");
 }
 
+/// A pool in which a put was ended, the directory of the put, and the incomplete version that it left, with `least` entries
+/// or more. How much a put leaves depends on time.
+fn left_behind(from: &Path, (looks, version): (u64, VersionOptions), least: usize) -> (Arc<Pool>, Ino, Ino) {
+    for _ in 0..1000 {
+        let pool = open(&formatted());
+        let into = work(&pool, 1);
+        ended(&pool, from, into, looks, version.clone());
+        let name = names(&pool, into).pop();
+        let left = name.map(|name| find(&pool, &format!(".dedupfs-put-{:016x}/{name}", 1)));
+        if let Some(left) = left.filter(|left| tree(&pool, *left).len() >= least) {
+            return (pool, into, left);
+        }
+    }
+    panic!("no put left {least} entries");
+}
+
 fn resumed(report: &VersionReport) -> u64 {
     report.resumed.map_or(0, |resumed| resumed.entries)
 }
@@ -149,19 +165,7 @@ fn what_changed_since_is_read_again() {
 #[test]
 fn only_a_put_of_the_same_source_on_the_same_host_goes_on() {
     let top = source();
-    let left_in = |pool: &Pool, into| find(pool, &format!(".dedupfs-put-{:016x}/{}", 1, names(pool, into)[0]));
-    // How much a put leaves depends on time: as often as it takes until one leaves something.
-    let mut attempts = (0..1000).map(|_| {
-        let pool = open(&formatted());
-        let into = work(&pool, 1);
-        ended(&pool, top.path(), into, 90, options());
-        (pool, into)
-    });
-    let has_left = |(pool, into): &(Arc<Pool>, Ino)| {
-        !names(pool, *into).is_empty() && !names(pool, left_in(pool, *into)).is_empty()
-    };
-    let (pool, into) = attempts.find(has_left).expect("a put leaves something");
-    let left = left_in(&pool, into);
+    let (pool, into, left) = left_behind(top.path(), (90, options()), 5);
     let others = [("/elsewhere", "here"), ("/source", "there")];
     for (number, (path, host)) in others.into_iter().enumerate() {
         let origin = Origin { source: path.as_bytes().to_vec(), host: host.as_bytes().to_vec() };
@@ -212,10 +216,8 @@ fn damaged_notes_of_an_incomplete_version_cost_reading_and_nothing_else() {
 #[test]
 fn puts_that_end_early_one_behind_the_other_lose_nothing_of_the_first() {
     let top = source();
-    let device = formatted();
-    let pool = open(&device);
     let version = || VersionOptions { base: BaseChoice::None, ..options() };
-    ended(&pool, top.path(), work(&pool, 1), 100, version());
+    let (pool, _, _) = left_behind(top.path(), (100, version()), ENTRIES as usize * 3 / 4);
     for number in 2..4 {
         ended(&pool, top.path(), work(&pool, number), 20, version());
     }
