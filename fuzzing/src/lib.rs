@@ -382,6 +382,41 @@ pub fn export(data: &[u8]) {
     dedupfs::export::fuzzing::small(&encode_frame(FrameKind::ExportKept, &POOL, 0, &[1, 0], raw), &POOL);
 }
 
+/// The credit of arranging.
+pub fn arranging(data: &[u8]) {
+    use dedupfs::reclaim::{CREDIT_FILE, Credit};
+    let read = |bytes: &[u8]| {
+        let device = MemoryDevice::new();
+        device.replace_file("", CREDIT_FILE, bytes).expect("is memory");
+        if let Ok(credit) = Credit::read(&device, &POOL) {
+            credit.write(&device, &POOL).expect("is memory");
+            assert_eq!(Credit::read(&device, &POOL).expect("decodes again"), credit);
+        }
+    };
+    read(data);
+    let mut meta = vec![1, 0];
+    meta.extend_from_slice(data);
+    read(&encode_frame(FrameKind::Arranging, &POOL, 0, &meta, &[]));
+}
+
+/// Forwarding notes.
+pub fn forwarding(data: &[u8]) {
+    use dedupfs::reclaim::{FORWARDING_FILE, ForwardingNotes};
+    let read = |bytes: &[u8]| {
+        let device = MemoryDevice::new();
+        device.replace_file("", FORWARDING_FILE, bytes).expect("is memory");
+        if let Ok(notes) = ForwardingNotes::read(&device, &POOL) {
+            notes.write(&device, &POOL).expect("is memory");
+            assert_eq!(ForwardingNotes::read(&device, &POOL).expect("decodes again"), notes);
+            assert!(notes.data.iter().chain(&notes.recipes).all(|note| note.to().count() <= 65));
+        }
+    };
+    read(data);
+    let mut meta = vec![1, 0];
+    meta.extend_from_slice(data);
+    read(&encode_frame(FrameKind::Forwarding, &POOL, 0, &meta, &[]));
+}
+
 /// Results of the last reclaiming.
 pub fn last_reclaim(data: &[u8]) {
     let read = |bytes: &[u8]| {

@@ -23,9 +23,10 @@ mod workers;
 
 pub use chunker::{Chunker, chunker};
 pub use containers::{
-    Caches, ContainerOptions, ContainerStore, Extended, Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
+    ACTIVE_STREAM, Caches, ContainerOptions, ContainerStore, Extended, FORWARDING_NOTES_MAX, ForwardingNote,
+    Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
 };
-pub use dedup::{ContainerChunks, DedupParts, Deduplicator, Forwarded, Pin, RootPin, Section};
+pub use dedup::{ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, Pin, RootPin, Section};
 pub use fetch::{AnyView, Fetcher, NodeReader, NodeView};
 pub use file::{FileBody, FileContext, Published, ReadAhead};
 pub use fingerprint::Fingerprinter;

@@ -26,6 +26,7 @@ use crate::durability::indexes::{chunk_index, recipe_index};
 use crate::durability::space::{ContentCost, PoolHoldings, SpaceGuard, SpaceLimits};
 use crate::engine::gate::Gate;
 use crate::engine::{Activity, Core};
+use crate::upkeep::reclaim::ForwardingNotes;
 
 /// Directory of the data containers on the data root.
 pub(crate) const DATA_DIRECTORY: &str = "containers";
@@ -111,6 +112,8 @@ impl Sources {
         };
         let data = open_store(ContainerKind::Data)?;
         let recipes = open_store(ContainerKind::Recipe)?;
+        let stores = Stores { data, recipes };
+        ForwardingNotes::give(&stores, &**meta_device, &superblock.pool);
         // A recovered namespace may rest on no export.
         let has_exported = admission == Admission::Any || namespace.export_mark().exported.generation != 0;
         let kept = match kept(&**data_device, &superblock.pool, has_exported) {
@@ -120,19 +123,19 @@ impl Sources {
         };
         let kept = match kept {
             Kept::Nothing => None,
-            Kept::Slots(slots) => Some(data.hold(slots)),
+            Kept::Slots(slots) => Some(stores.data.hold(slots)),
             Kept::Unknown => {
                 // The exporter keeps the slots of containers that leave.
                 let leaving = namespace.leaving_containers()?.into_iter();
                 let leaving = leaving.filter(|record| record.kind == ContainerKind::Data);
                 let leaving: HashSet<_> = leaving.map(|record| record.address).collect();
-                let unnamed = data.unnamed().into_iter().map(|(address, _)| address);
+                let unnamed = stores.data.unnamed().into_iter().map(|(address, _)| address);
                 let unnamed: Vec<_> = unnamed.filter(|address| !leaving.contains(address)).collect();
-                (!unnamed.is_empty()).then(|| data.hold(unnamed))
+                (!unnamed.is_empty()).then(|| stores.data.hold(unnamed))
             }
         };
         let (meta_device, data_device) = (meta_device.clone(), data_device.clone());
-        Ok(Self { meta_device, data_device, workers, namespace, stores: Stores { data, recipes }, kept })
+        Ok(Self { meta_device, data_device, workers, namespace, stores, kept })
     }
 
     /// Returns the parts that an exporter works on.

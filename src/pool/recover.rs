@@ -29,7 +29,7 @@ use crate::config::MemoryPlan;
 use crate::durability::export::{RestoreReport, fence, keep, restore};
 use crate::progress::Progress;
 use crate::upkeep::check::RebuildReport;
-use crate::upkeep::reclaim::HISTORY_FILE as RECLAIM_HISTORY_FILE;
+use crate::upkeep::reclaim::{CREDIT_FILE, FORWARDING_FILE, HISTORY_FILE as RECLAIM_HISTORY_FILE};
 use crate::upkeep::scrub::POSITION_FILE as SCRUB_POSITION_FILE;
 use crate::versions::list::{VersionTotals, totals as versions_in};
 use crate::versions::notes::{DIRECTORY as NOTES_DIRECTORY, is_of_notes};
@@ -39,7 +39,7 @@ pub const STAGE: &str = "recovered";
 /// Directories of a meta root, besides superblock and namespace.
 const META_DIRECTORIES: [&str; 3] = ["index", "recipes", NOTES_DIRECTORY];
 /// Other known names on a root.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 12] = [
     "lock",
     "dedupfs.log",
     "dedupfs.log.1",
@@ -48,6 +48,8 @@ const OTHERS: [&str; 10] = [
     "export",
     SCRUB_POSITION_FILE,
     RECLAIM_HISTORY_FILE,
+    FORWARDING_FILE,
+    CREDIT_FILE,
     STAGE,
     TRIAL_SCRATCH,
 ];
@@ -297,7 +299,14 @@ pub(super) fn remove_directories(device: &dyn Device, directory: &str, depth: us
 /// Removes the old meta root and moves the new one into its place.
 fn put_in_place(meta: &dyn Device) -> Result<()> {
     // The superblock goes first: until the new one is written, there is no pool.
-    let files = [Role::Meta.file_name(), NAMESPACE_FILE, SCRUB_POSITION_FILE, RECLAIM_HISTORY_FILE];
+    let files = [
+        Role::Meta.file_name(),
+        NAMESPACE_FILE,
+        SCRUB_POSITION_FILE,
+        RECLAIM_HISTORY_FILE,
+        FORWARDING_FILE,
+        CREDIT_FILE,
+    ];
     for name in files.into_iter().chain(NAMESPACE_SUMS_FILES) {
         match meta.remove(name) {
             Ok(()) | Err(StoreError::NotFound { .. }) => {}

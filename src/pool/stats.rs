@@ -118,8 +118,14 @@ pub struct ContainerSummary {
     pub read_bytes: u64,
     /// Reads answered by the region cache since the mount.
     pub region_hits: u64,
-    /// Regions read since the mount.
+    /// Regions that readers waited for since the mount.
     pub region_reads: u64,
+    /// Regions read ahead of readers since the mount.
+    #[serde(default)]
+    pub prefetched_regions: u64,
+    /// Chunks that readers looked up in the index one by one since the mount.
+    #[serde(default)]
+    pub lookups: u64,
     /// Syncs since the mount.
     pub syncs: u64,
 }
@@ -317,6 +323,8 @@ fn containers(store: &ContainerStore) -> ContainerSummary {
         read_bytes: stats.read_bytes,
         region_hits: stats.region_hits,
         region_reads: stats.region_reads,
+        prefetched_regions: stats.prefetched_regions,
+        lookups: stats.lookups,
         syncs: stats.syncs,
     }
 }

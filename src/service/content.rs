@@ -88,6 +88,13 @@ impl Service {
         outcome
     }
 
+    /// Has the content of regular files read ahead, which are about to be read in this order. Files that are gone, or whose
+    /// content is not published yet, are left out.
+    pub(crate) fn ask_ahead(&self, inos: impl IntoIterator<Item = Ino>) {
+        let inodes = inos.into_iter().filter_map(|ino| self.inode(ino).ok().flatten());
+        self.core.files.ask_ahead(inodes.map(|inode| inode.root));
+    }
+
     /// Calls `read` with the content, loaded and finished as far as the range needs.
     fn with_readable(
         &self,

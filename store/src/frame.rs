@@ -66,6 +66,8 @@ pub enum FrameKind {
     PageSums = 20,
     ExportKept = 21,
     Notes = 22,
+    Forwarding = 23,
+    Arranging = 24,
 }
 
 impl FrameKind {
@@ -97,6 +99,8 @@ impl FrameKind {
             20 => (Self::PageSums, "checksums of pages"),
             21 => (Self::ExportKept, "kept slots"),
             22 => (Self::Notes, "notes of a put"),
+            23 => (Self::Forwarding, "forwarding notes"),
+            24 => (Self::Arranging, "credit of arranging"),
             _ => return None,
         })
     }

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
 use crate::error::Result;
+use crate::id::ContainerId;
 use crate::recipe::{self, Reference, TREE_LEVELS};
 use crate::tree;
 
@@ -48,6 +49,19 @@ impl Node {
         match self {
             Self::Recipe(node) => node.references().collect(),
             Self::Tree(node) => node.references(),
+        }
+    }
+
+    /// Changes the hints of the references for which `now` returns a container. The node stays the same: its fingerprint
+    /// covers no hint.
+    pub fn renew_hints(&mut self, now: &dyn Fn(&Reference) -> Option<ContainerId>) {
+        let references = self.references();
+        let children = match self {
+            Self::Recipe(node) => node.children.iter_mut().filter(|child| !child.is_zero()).collect(),
+            Self::Tree(node) => node.children_mut(),
+        };
+        for (reference, child) in references.iter().zip(children) {
+            child.hint = now(reference).unwrap_or(child.hint);
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use dedupfs::FilterPlan;
+use dedupfs::reclaim::Arranging;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
@@ -496,6 +497,10 @@ pub(crate) struct Gc {
     /// End after this many bytes were read and written in containers, such as 100G; the next run continues
     #[arg(long, value_name = "SIZE", value_parser = size::parse_size)]
     pub(crate) max_io: Option<u64>,
+    /// Move content of the newest versions together, so that they are restored in a row: three bytes for each new one of
+    /// versions, or all that lies scattered, or nothing
+    #[arg(long, value_enum, default_value_t, value_name = "HOW MUCH")]
+    pub(crate) arrange: Arrange,
     /// Only show the plan, and how long it would take
     #[arg(long, conflicts_with_all = ["max_time", "max_io"])]
     pub(crate) dry_run: bool,
@@ -514,6 +519,25 @@ pub(crate) struct Gc {
     /// Print JSON, sizes in bytes: now and then a line of status, and the result as the last line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// How much `dedupfs-gc` arranges.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum Arrange {
+    Off,
+    #[default]
+    Budget,
+    All,
+}
+
+impl From<Arrange> for Arranging {
+    fn from(arrange: Arrange) -> Self {
+        match arrange {
+            Arrange::Off => Self::Off,
+            Arrange::Budget => Self::Budget,
+            Arrange::All => Self::All,
+        }
+    }
 }
 
 /// Options of `dedupfs-gc` that make sense only for a run.

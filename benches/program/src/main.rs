@@ -17,6 +17,7 @@ mod command;
 mod data;
 mod figures;
 mod files;
+mod layout;
 mod machine;
 mod million;
 mod options;
@@ -84,6 +85,7 @@ struct Program {
 enum Command {
     Targets(targets::Targets),
     Rivals(rivals::Rivals),
+    Layout(layout::Layout),
     Retention(retention::Retention),
     Ablation(ablation::Ablation),
     #[command(alias = "big-file")]
@@ -107,6 +109,7 @@ fn main() -> ExitCode {
         std::panic::catch_unwind(AssertUnwindSafe(|| match command {
             Command::Targets(args) => targets::run(&args),
             Command::Rivals(args) => rivals::run(&args),
+            Command::Layout(args) => layout::run(&args),
             Command::Retention(args) => retention::run(&args),
             Command::Ablation(args) => ablation::run(&args),
             Command::BigFile(args) => big_file::run(&args),

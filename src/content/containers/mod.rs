@@ -8,7 +8,7 @@
 //!    ([`shared`]). A container that could exceed its slot with one more chunk is sealed with a table.
 //! 3. [`write_out`](ContainerStore::write_out()) writes all containers out and reports records for the namespace ([`mod@write_out`]).
 //! 4. [`read_chunk`](ContainerStore::read_chunk) finds the chunk in memory or on disk ([`read`]). [`prefetch`] loads
-//!    regions ahead.
+//!    regions ahead. Notes lead to the copies of what was in an emptied container ([`forwarding`]).
 //! 5. [`forget`](ContainerStore::forget) and [`free`](ContainerStore::free) end a container; the slot is free after the namespace has
 //!    durably forgotten it.
 //!
@@ -39,6 +39,7 @@ use crate::workers::WorkerPool;
 
 mod buffers;
 mod damaged;
+mod forwarding;
 mod inspect;
 mod open_container;
 mod prefetch;
@@ -54,11 +55,13 @@ mod tests;
 
 pub(crate) use buffers::ChunkData;
 pub use damaged::Suspect;
+pub use forwarding::{ForwardingNote, NOTES_MAX as FORWARDING_NOTES_MAX};
 pub use inspect::{Inspection, WholeContainer};
+pub(crate) use prefetch::Asking;
 pub use read::Caches;
 pub(crate) use read::reads_of_this_thread;
 pub(crate) use stats::ContainerStats;
-pub use streams::{RECLAIM_STREAM, StreamId};
+pub use streams::{ACTIVE_STREAM, RECLAIM_STREAM, StreamId};
 pub use write_out::Extended;
 
 use open_container::{Limits, OpenContainer};

@@ -328,11 +328,11 @@ impl Shared {
         })
     }
 
-    /// Whether the container has the chunk and it can be read without the disk.
+    /// Whether the container, or the one to which notes lead from it, has the chunk and it can be read without the disk.
     pub(super) fn cached(&self, container: ContainerId, fingerprint: &Fingerprint) -> bool {
         let has_region = |offset_bytes| self.caches.regions.contains_key(&RegionKey { container, offset_bytes });
         match self.known(container) {
-            None => false,
+            None => self.successor(container, fingerprint).is_some_and(|container| self.cached(container, fingerprint)),
             Some(KnownContainer::Open(open)) => {
                 open.disk_offset(fingerprint).is_some_and(|place| place.is_none_or(has_region))
             }

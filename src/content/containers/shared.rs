@@ -27,6 +27,7 @@ use dedupfs_sync::{Condvar, Mutex, OnceLock, RwLock};
 use super::ContainerOptions;
 use super::buffers::{RegionPool, WriteBuffers};
 use super::damaged::Suspect;
+use super::forwarding::Forwarding;
 use super::open_container::{Batch, Cut, Goal, Mark, OpenContainer};
 use super::prefetch::Prefetching;
 use super::read::Caches;
@@ -57,6 +58,7 @@ pub(super) struct Shared {
     pub(super) directory: RwLock<HashMap<ContainerId, KnownContainer>>,
     pub(super) caches: Arc<Caches>,
     pub(super) prefetching: Prefetching,
+    pub(super) forwarding: Forwarding,
     pub(super) counters: Counters,
     pub(super) buffers: Arc<RegionPool>,
     pub(super) write_buffers: WriteBuffers,
@@ -105,6 +107,7 @@ impl Shared {
         Self {
             caches,
             prefetching: Prefetching::new(&options),
+            forwarding: Forwarding::default(),
             buffers: RegionPool::new(region_bytes as usize, kept),
             write_buffers: WriteBuffers::new(options.in_flight_limit_bytes),
             options,

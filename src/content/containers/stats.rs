@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::ContainerStore;
+
 #[derive(Default)]
 pub(super) struct Counters {
     pub(super) appended_chunks: AtomicU64,
@@ -9,6 +11,7 @@ pub(super) struct Counters {
     pub(super) written_bytes: AtomicU64,
     pub(super) region_hits: AtomicU64,
     pub(super) region_reads: AtomicU64,
+    pub(super) lookups: AtomicU64,
     pub(super) prefetched_regions: AtomicU64,
     pub(super) read_bytes: AtomicU64,
     pub(super) syncs: AtomicU64,
@@ -37,10 +40,19 @@ pub struct ContainerStats {
     pub region_hits: u64,
     /// Regions read from disk because a reader waited for them.
     pub region_reads: u64,
+    /// Chunks that readers looked up in the index one by one: no hint, note or lookup ahead led to them.
+    pub lookups: u64,
     /// Regions read from disk ahead of readers.
-    pub(crate) prefetched_regions: u64,
+    pub prefetched_regions: u64,
     /// Compressed bytes read from disk.
     pub read_bytes: u64,
+}
+
+impl ContainerStore {
+    /// Counts a chunk that a reader looks up in the index.
+    pub(crate) fn count_lookup(&self) {
+        self.shared.counters.lookups.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 impl Counters {
@@ -54,6 +66,7 @@ impl Counters {
             syncs: get(&self.syncs),
             region_hits: get(&self.region_hits),
             region_reads: get(&self.region_reads),
+            lookups: get(&self.lookups),
             prefetched_regions: get(&self.prefetched_regions),
             read_bytes: get(&self.read_bytes),
             ..ContainerStats::default()

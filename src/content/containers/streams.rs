@@ -21,6 +21,8 @@ pub struct StreamId(pub u64);
 
 /// The stream of the chunks that reclaiming copies forward.
 pub const RECLAIM_STREAM: StreamId = StreamId(u64::MAX);
+/// The stream of those among them that the newest versions use.
+pub const ACTIVE_STREAM: StreamId = StreamId(u64::MAX - 1);
 
 /// A container not written for longer than this may be taken over by a new stream.
 pub(super) const IDLE_AFTER_MS: u64 = 5_000;

@@ -10,6 +10,19 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, waiting};
 use super::Deduplicator;
 use crate::containers::StreamId;
 
+/// What [`Deduplicator::copy_forward`] did.
+#[derive(Default, Debug)]
+pub struct CopiedForward {
+    /// Number of the copies.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes by which they are longer than what they were copied from, or shorter.
+    pub grown_bytes: i64,
+    /// From which container into which one a copy went, each pair at least once.
+    pub moves: Vec<(ContainerId, ContainerId)>,
+}
+
 /// A chunk or node to be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Forwarded<'a> {
@@ -23,7 +36,7 @@ pub struct Forwarded<'a> {
 
 impl Deduplicator {
     /// Copies live chunks or nodes out of claimed containers: appends them for `stream`, in this order, and stages
-    /// their new places. Skips those that have another place by now. Returns the number and the bytes of the copies.
+    /// their new places. Skips those that have another place by now.
     ///
     /// `sealed` holds the cells of these fingerprints in the sealed tankers, in their order. Writers wait during this
     /// call, so pass a few MiB at a time.
@@ -36,7 +49,7 @@ impl Deduplicator {
         stream: StreamId,
         chunks: &[Forwarded<'_>],
         sealed: &mut SealedCells,
-    ) -> Result<(u64, u64)> {
+    ) -> Result<CopiedForward> {
         let (index, store) = (self.indexes.of(kind), self.stores.of(kind));
         let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let _section = self.enter();
@@ -44,9 +57,15 @@ impl Deduplicator {
         let cells = index.cells_of(&fingerprints, sealed)?;
         let mut seen = HashSet::with_capacity(chunks.len());
         let mut copied: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(chunks.len());
+        let mut from = Vec::with_capacity(chunks.len());
+        let mut grown_bytes = 0;
         for (chunk, cell) in chunks.iter().zip(&cells) {
-            if cell.is_some_and(|cell| cell.location.container() == chunk.from) && seen.insert(chunk.fingerprint) {
+            if let Some(cell) = cell.filter(|cell| cell.location.container() == chunk.from)
+                && seen.insert(chunk.fingerprint)
+            {
+                grown_bytes += chunk.bytes.len() as i64 - i64::from(cell.location.len_bytes());
                 copied.push((chunk.fingerprint, chunk.bytes));
+                from.push(chunk.from);
             }
         }
         let containers = store.append(stream, &copied)?;
@@ -54,10 +73,15 @@ impl Deduplicator {
             let len_bytes = bytes.len() as u32;
             if kind == ContainerKind::Recipe {
                 self.log.log(LogOp::NodeMoved { fingerprint: *fingerprint, container, len_bytes });
+                // The copy can have other hints.
+                self.nodes.forget(fingerprint);
             }
             index.stage(fingerprint, Location::new(container, len_bytes));
         }
-        Ok((copied.len() as u64, copied.iter().map(|(_, bytes)| bytes.len() as u64).sum()))
+        let mut moves: Vec<_> = from.into_iter().zip(containers).collect();
+        moves.dedup();
+        let bytes = copied.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+        Ok(CopiedForward { chunks: copied.len() as u64, bytes, grown_bytes, moves })
     }
 
     /// Claims containers for reclaiming: after the next [`barrier`](Self::barrier) no new reference to them is made.

@@ -47,7 +47,7 @@ use dedupfs_sync::step::Step;
 use dedupfs_sync::{Mutex, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
-pub use forward::Forwarded;
+pub use forward::{CopiedForward, Forwarded};
 pub(crate) use pins::Pins;
 pub use pins::{Pin, RootPin};
 pub use sections::Section;

@@ -1,9 +1,10 @@
 //! Fetching bytes by fingerprint: the hint comes first, then the index, which is the authority.
 //!
 //! A container in a recipe is a hint: reclaiming may have moved the chunk. The hint is checked against the container's
-//! own table. If the fingerprint is not there, the index is asked. A chunk that moves between the index's answer and
+//! own table. If the container is gone, forwarding notes may lead to the copy. Otherwise the index is asked. A chunk that moves between the index's answer and
 //! the read is looked up again, a bounded number of times.
 
+mod ahead;
 mod nodes;
 
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use crate::containers::{ChunkData, ContainerStore};
 use crate::limits::READ_RETRIES;
 
+use ahead::Places;
+
 pub use nodes::{AnyView, NodeReader, NodeView};
 
 /// Reads chunks (or recipe nodes) of one kind.
@@ -24,13 +27,14 @@ pub use nodes::{AnyView, NodeReader, NodeView};
 pub struct Fetcher {
     store: Arc<ContainerStore>,
     index: Arc<Index>,
+    places: Arc<Places>,
 }
 
 impl Fetcher {
     /// Makes a fetcher for the kind of data in `store` and `index`.
     #[must_use]
     pub fn new(store: Arc<ContainerStore>, index: Arc<Index>) -> Self {
-        Self { store, index }
+        Self { store, index, places: Arc::new(ahead::places()) }
     }
 
     /// Returns the bytes of `fingerprint`, which must be `len_bytes` long if that is known.
@@ -54,11 +58,16 @@ impl Fetcher {
                 Ok(None) if is_planted(Canary::StaleHint) => {
                     return Err(StoreError::corrupt(format!("chunk {fingerprint}"), "a right hint", hint).into());
                 }
-                Ok(None) => {}
+                Ok(None) => {
+                    if let Some(data) = self.moved(fingerprint, hint, len_bytes) {
+                        return Ok(data);
+                    }
+                }
                 // The hint may name an old copy; the index may know a sound one.
                 Err(error) => failure = Some((hint, error)),
             }
         }
+        self.store.count_lookup();
         for _ in 0..READ_RETRIES {
             let Some(cell) = self.index.get(fingerprint)? else {
                 // The row that names the chunk may not be counted yet: try the hint.
@@ -85,6 +94,14 @@ impl Fetcher {
         let missing =
             || StoreError::corrupt(format!("chunk {fingerprint}"), "a container that holds it", "none").into();
         Err(failure.map_or_else(missing, |(_, error)| error))
+    }
+
+    /// Returns the bytes of a chunk that is not in the container of its hint, if they can be found without the index. Of
+    /// errors the index decides: it may know another copy.
+    fn moved(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Option<ChunkData> {
+        let container = self.store.successor(hint, fingerprint).or_else(|| self.places.get(fingerprint))?;
+        let is_sound = !self.store.is_damaged(container);
+        is_sound.then(|| self.store.read_chunk(container, fingerprint, len_bytes).ok()).flatten().flatten()
     }
 
     /// Has the container checked and its damage quarantined. Returns `error`.

@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::body::FileBody;
+use dedupfs_store::recipe::{Reference, Root, references};
+
+use super::body::{FileBody, FileContext};
+use crate::containers::Asking;
 use crate::limits::PREFETCH_BYTES;
 
 /// Sequential bytes after which a reader counts as sequential.
@@ -79,6 +82,41 @@ impl ReadAhead {
     }
 }
 
+impl FileContext {
+    /// Requests the beginnings of files that are about to be read one after another, as far as there is room: at most
+    /// [`PREFETCH_BYTES`] of each. A reader of small files is never sequential within one of them.
+    pub fn ask_ahead(&self, roots: impl IntoIterator<Item = Root>) {
+        let Some(mut asking) = self.chunks.store().ask_ahead(0) else { return };
+        let references = roots.into_iter().filter_map(|root| root.reference());
+        let has_room = references.take_while(|reference| self.ask_for_beginning(*reference, &mut asking));
+        has_room.for_each(drop);
+        self.chunks.start(asking);
+    }
+
+    /// Returns `false` if there is no more room. A node that cannot be read is reported when the file is read.
+    fn ask_for_beginning(&self, root: Reference, asking: &mut Asking<'_>) -> bool {
+        let (mut to_visit, mut left_bytes) = (vec![root], PREFETCH_BYTES);
+        while let Some(reference) = to_visit.pop().filter(|_| left_bytes > 0) {
+            match reference {
+                Reference::Chunk(child) => {
+                    if !asking.add(child.hint, &child.fingerprint, child.len_bytes) {
+                        return false;
+                    }
+                    left_bytes = left_bytes.saturating_sub(child.len_bytes);
+                }
+                Reference::Node { level, child } => {
+                    if let Ok(view) = self.dedup().nodes().node(level, &child) {
+                        let first = to_visit.len();
+                        to_visit.extend(references(level, view.children()));
+                        to_visit.get_mut(first..).unwrap_or_default().reverse();
+                    }
+                }
+            }
+        }
+        true
+    }
+}
+
 impl FileBody {
     /// Notes a read. For a sequential reader, requests the next content: as many bytes as are worthwhile, and as many
     /// regions as the cache has room for. In a contiguous file the bytes are the limit; in a file of many generations,
@@ -112,7 +150,7 @@ impl FileBody {
         if asking.regions() > noted {
             asked.stretches.push_back((until, asking.regions() - noted));
         }
-        asking.start();
+        self.context.chunks.start(asking);
         // An unreadable part is reported when it is really read, and not tried before.
         ahead.asked_until = if visited.is_ok() { until } else { to };
     }

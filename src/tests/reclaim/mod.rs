@@ -3,6 +3,7 @@
 
 mod before_claims;
 mod doubt;
+mod readers;
 mod site;
 
 use std::collections::HashMap;

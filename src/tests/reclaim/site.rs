@@ -69,6 +69,10 @@ impl Site {
         Self { device, reads }
     }
 
+    pub fn device(&self) -> &dyn Device {
+        &*self.device
+    }
+
     pub fn open(&self) -> Arc<Pool> {
         self.open_with(&PoolOptions::default())
     }

@@ -1,6 +1,7 @@
 //! Versions of whole pools: what is seen of them, what they keep, what their removal gives back, and what damage costs.
 
 mod again;
+mod arranging;
 mod busy;
 mod damage;
 mod differences;

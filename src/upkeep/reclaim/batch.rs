@@ -4,20 +4,21 @@
 //! 2. All sections that could have seen the unclaimed state end. The pinned chunks are noted, and everything logged is counted.
 //! 3. If nothing in a container is alive, its chunks are removed from the index as its table names them; its content is
 //!    not read. In other containers the live chunks are read and the dead ones removed.
-//! 4. The live chunks are appended in the order of their places. Writers wait for a few MiB at a time.
+//! 4. The live chunks are appended in the order of their places, those of the newest versions to a stream of their own. Writers wait for a few MiB at a time.
 //! 5. All of this is committed and counted. A container in which the index then places nothing is emptied. It is freed
 //!    behind the next checkpoint of the indexes ([`super::freeing`]), because replaying the log may read it until then
 //!    (I-4).
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::{Forwarded, RECLAIM_STREAM};
+use dedupfs_content::{ACTIVE_STREAM, Forwarded, ForwardingNote, RECLAIM_STREAM, StreamId};
 use dedupfs_index::SealedCells;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, OperationsLog, StoreError};
 
 use super::Run;
 use super::freeing::Emptied;
+use super::order::RestoreOrder;
 use super::victims::Candidate;
 
 /// Bytes appended while writers wait.
@@ -36,11 +37,13 @@ pub(super) struct Batch<'b, 'r> {
     run: &'b mut Run<'r>,
     kind: ContainerKind,
     victims: Vec<Candidate>,
-    place_of: &'b dyn Fn(&Fingerprint) -> u32,
+    order: Option<&'b RestoreOrder>,
     /// Chunks that live although no counted reference says so.
     pinned: HashSet<Fingerprint>,
     gathered: Vec<Gathered>,
     bytes: Vec<u8>,
+    /// For each victim, the containers that took chunks of it.
+    taken_by: HashMap<ContainerId, BTreeSet<ContainerId>>,
 }
 
 /// The state of a victim before its live chunks are copied.
@@ -58,11 +61,12 @@ impl<'b, 'r> Batch<'b, 'r> {
         run: &'b mut Run<'r>,
         kind: ContainerKind,
         victims: &'b [Candidate],
-        place_of: &'b dyn Fn(&Fingerprint) -> u32,
+        order: Option<&'b RestoreOrder>,
     ) -> Self {
         let live_bytes: u64 = victims.iter().map(|victim| victim.live_bytes).sum();
         let bytes = Vec::with_capacity(usize::try_from(live_bytes.min(run.memory.batch_bytes)).unwrap_or(0));
-        Self { run, kind, victims: victims.to_vec(), place_of, pinned: HashSet::new(), gathered: Vec::new(), bytes }
+        let (victims, pinned, gathered) = (victims.to_vec(), HashSet::new(), Vec::new());
+        Self { run, kind, victims, order, pinned, gathered, bytes, taken_by: HashMap::new() }
     }
 
     /// Empties the victims; see the module's head.
@@ -94,6 +98,9 @@ impl<'b, 'r> Batch<'b, 'r> {
         for (victim, looked) in looked {
             match self.recheck(victim, looked) {
                 Ok(()) => {
+                    // Readers need it from the moment in which the container is freed.
+                    let note = self.taken_by.get(&victim.id).and_then(|to| ForwardingNote::new(victim.id, to));
+                    core.stores.of(self.kind).add_forwarding_notes(note);
                     let left = &mut self.run.report.garbage_left_bytes;
                     *left = left.saturating_sub(victim.garbage_bytes());
                     self.run.note_emptied(Emptied {
@@ -216,7 +223,7 @@ impl<'b, 'r> Batch<'b, 'r> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&data);
         self.gathered.push(Gathered {
-            place: (self.place_of)(&fingerprint),
+            place: self.order.map_or(0, |order| order.place_of(&fingerprint)),
             from,
             fingerprint,
             start,
@@ -225,12 +232,21 @@ impl<'b, 'r> Batch<'b, 'r> {
         Ok(())
     }
 
-    /// Appends the gathered chunks in the order of their places.
+    /// Appends the gathered chunks in the order of their places. What the newest versions use goes apart from the rest.
     fn copy(&mut self) -> Result<()> {
+        let mut gathered = std::mem::take(&mut self.gathered);
         // The sort is stable: chunks without a place keep their order.
-        self.gathered.sort_by_key(|gathered| gathered.place);
+        gathered.sort_by_key(|gathered| gathered.place);
+        let is_active = |place| self.order.is_some_and(|order| order.is_active(place));
+        let (archive, active) = gathered.split_at(gathered.partition_point(|gathered| !is_active(gathered.place)));
+        self.append(RECLAIM_STREAM, archive)?;
+        self.append(ACTIVE_STREAM, active)?;
+        self.bytes.clear();
+        Ok(())
+    }
+
+    fn append(&mut self, stream: StreamId, mut rest: &[Gathered]) -> Result<()> {
         let core = self.run.core;
-        let mut rest = self.gathered.as_slice();
         while !rest.is_empty() {
             let mut left = Some(COPY_AT_ONCE_BYTES);
             let fits = |gathered: &&Gathered| {
@@ -239,27 +255,33 @@ impl<'b, 'r> Batch<'b, 'r> {
                 fits
             };
             let (now, later) = rest.split_at(rest.iter().take_while(fits).count());
+            let bytes_of =
+                |gathered: &Gathered| self.bytes.get(gathered.start..gathered.start + gathered.len).unwrap_or_default();
+            let read: Vec<&[u8]> = now.iter().map(bytes_of).collect();
+            let renewed =
+                if self.kind == ContainerKind::Recipe { self.run.with_present_hints(&read)? } else { Vec::new() };
+            let to_write = if renewed.is_empty() { read } else { renewed.iter().map(Vec::as_slice).collect() };
             let chunks: Vec<Forwarded<'_>> = now
                 .iter()
-                .map(|gathered| Forwarded {
-                    from: gathered.from,
-                    fingerprint: gathered.fingerprint,
-                    bytes: self.bytes.get(gathered.start..gathered.start + gathered.len).unwrap_or_default(),
-                })
+                .zip(to_write)
+                .map(|(&Gathered { from, fingerprint, .. }, bytes)| Forwarded { from, fingerprint, bytes })
                 .collect();
             // Looked up before writers have to wait; later changes are in memory.
             let fingerprints: Vec<Fingerprint> = now.iter().map(|gathered| gathered.fingerprint).collect();
             let mut sealed: SealedCells = self.run.core.indexes.of(self.kind).sealed_cells_of(&fingerprints)?;
             core.dedup.wait_for_room()?;
-            let (chunks, bytes) = core.dedup.copy_forward(self.kind, RECLAIM_STREAM, &chunks, &mut sealed)?;
-            self.run.report.chunks_moved += chunks;
-            self.run.report.moved_bytes += bytes;
+            let copied = core.dedup.copy_forward(self.kind, stream, &chunks, &mut sealed)?;
+            self.run.report.chunks_moved += copied.chunks;
+            self.run.report.moved_bytes += copied.bytes;
+            self.run.report.hints_grown_bytes += copied.grown_bytes;
+            for (from, to) in copied.moves {
+                self.taken_by.entry(from).or_default().insert(to);
+                self.run.last_container = self.run.last_container.max(to);
+            }
             core.committer.pace()?;
             self.run.pace.between_pieces();
             rest = later;
         }
-        self.gathered.clear();
-        self.bytes.clear();
         Ok(())
     }
 

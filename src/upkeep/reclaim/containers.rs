@@ -3,7 +3,7 @@
 //! A group is looked up in the index and ordered together, so that each bucket of a tanker is read once for all of it.
 //! A batch is claimed and emptied together ([`super::batch`]).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::Result;
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, OperationsLog};
@@ -62,9 +62,13 @@ fn batch_len(victims: &[Candidate], room: Room) -> usize {
 }
 
 /// Ids of containers in order: 8 bytes for each.
-struct Closed(Vec<ContainerId>);
+pub(super) struct Closed(Vec<ContainerId>);
 
 impl Closed {
+    fn last(&self) -> ContainerId {
+        self.0.last().copied().unwrap_or(ContainerId::NONE)
+    }
+
     fn has(&self, container: ContainerId) -> bool {
         self.0.binary_search(&container).is_ok()
     }
@@ -125,7 +129,7 @@ impl<'a> Run<'a> {
     }
 
     /// Visits the containers of `closed` that still exist.
-    fn for_each_candidate(&self, kind: ContainerKind, closed: &Closed, visit: &mut dyn FnMut(Candidate)) {
+    pub(super) fn for_each_candidate(&self, kind: ContainerKind, closed: &Closed, visit: &mut dyn FnMut(Candidate)) {
         self.core.stores.of(kind).for_each_closed(&mut |record| {
             if closed.has(record.id) {
                 visit(self.candidate(kind, record));
@@ -171,6 +175,13 @@ impl<'a> Run<'a> {
     /// Empties the containers that the policy chooses. Containers closed later are left to the next run.
     pub(super) fn empty_containers(&mut self, kind: ContainerKind) -> Result<Option<Stopped>> {
         let closed = self.closed(kind)?;
+        if kind == ContainerKind::Data {
+            self.last_container = self.last_container.max(closed.last());
+        }
+        let mut besides = self.scattered(kind, &closed);
+        if kind == ContainerKind::Recipe {
+            besides.extend(self.recipes_with_stale_hints()?);
+        }
         let (mut classes, mut kept_bytes) = (Classes::default(), 0);
         self.for_each_candidate(kind, &closed, &mut |candidate| {
             if self.kept.contains(&candidate.id) {
@@ -200,31 +211,32 @@ impl<'a> Run<'a> {
         let mut stopped = None;
         while let (Some(behind), None) = (after, stopped) {
             let window;
-            (window, after) = self.window(kind, behind, &closed, &mut choice);
+            (window, after) = self.window(kind, behind, &closed, (&mut choice, &besides));
             stopped = self.empty_window(kind, window)?;
         }
         self.progress.finish();
         Ok(stopped)
     }
 
-    /// Returns the next victims behind a container, in order of id, and the id from which the next window continues.
+    /// Returns the next victims behind a container, chosen ones and those besides, in order of id, and the id from which the next window continues.
     fn window(
         &self,
         kind: ContainerKind,
         behind: ContainerId,
         closed: &Closed,
-        choice: &mut Choice,
+        (choice, besides): (&mut Choice, &HashSet<ContainerId>),
     ) -> (Vec<Candidate>, Option<ContainerId>) {
         let mut window = Window::new(WINDOW_CONTAINERS);
         let possible = *choice;
         self.for_each_candidate(kind, closed, &mut |candidate| {
-            if candidate.id > behind && possible.may_take(&candidate) && !self.kept.contains(&candidate.id) {
+            let may_be_taken = possible.may_take(&candidate) || besides.contains(&candidate.id);
+            if candidate.id > behind && may_be_taken && !self.kept.contains(&candidate.id) {
                 window.add(candidate);
             }
         });
         let mut victims = window.into_sorted();
         let end = victims.last().map(|candidate| candidate.id).filter(|_| victims.len() == WINDOW_CONTAINERS);
-        victims.retain(|candidate| choice.takes(candidate));
+        victims.retain(|candidate| choice.takes(candidate) || besides.contains(&candidate.id));
         (victims, end)
     }
 
@@ -344,13 +356,7 @@ impl<'a> Run<'a> {
         }
         let moved_bytes: u64 = group.iter().map(|victim| victim.live_bytes).sum();
         let nodes_max = (moved_bytes / MOVED_BYTES_PER_NODE).max(ORDER_NODES_MIN);
-        let order = RestoreOrder::find(
-            &self.core.namespace,
-            self.core.dedup.nodes(),
-            alive.iter().map(|(_, fingerprint)| *fingerprint),
-            nodes_max,
-            &|| self.pace.stopped().is_some(),
-        );
+        let order = RestoreOrder::find(self, alive.iter().map(|(_, fingerprint)| *fingerprint), nodes_max);
         // A container is placed at the mean place of its chunks.
         let mut sums: HashMap<ContainerId, (u64, u64)> = HashMap::with_capacity(group.len());
         for (container, fingerprint) in &alive {
@@ -363,8 +369,7 @@ impl<'a> Run<'a> {
 
     /// Empties some containers together; a later checkpoint frees them.
     fn empty_batch(&mut self, kind: ContainerKind, victims: &[Candidate], order: Option<&GroupOrder>) -> Result<()> {
-        let place_of = |fingerprint: &_| order.map_or(0, |order| order.order.place_of(fingerprint));
-        Batch::new(self, kind, victims, &place_of).empty()?;
+        Batch::new(self, kind, victims, order.map(|order| &order.order)).empty()?;
         let used_bytes: u64 = victims.iter().map(|victim| victim.used_bytes).sum();
         self.advance(used_bytes);
         self.free_emptied(false)?;

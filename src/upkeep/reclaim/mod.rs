@@ -6,9 +6,10 @@
 //!    nodes it shares with others cost nothing here.
 //! 2. **Plan** ([`victims`]): the index knows the live bytes of each container (the garbage map). The emptiest
 //!    containers are chosen until no more garbage is left than may stay. `--dry-run` shows the plan ([`plan`]).
+//!    Besides these, containers are chosen of which the newest versions use little ([`arrange`]).
 //! 3. **Containers** ([`containers`], [`batch`]): victims are claimed. When all writers that might have seen them have
 //!    moved on, their live chunks are copied forward in the order in which the newest recipes use them ([`order`]), and
-//!    their dead chunks are removed from the index.
+//!    their dead chunks are removed from the index. Recipe nodes get present hints when they move ([`hints`]).
 //! 4. **Freeing** ([`freeing`]): when all of that is committed and in a checkpoint, the containers are forgotten and
 //!    their slots freed (I-4).
 //!
@@ -20,11 +21,16 @@
 //! its table; for a dead one its table only. For each tanker concerned, one read of its buckets and one write. One scan
 //! of the recipe index for each level of recipes. Memory: [`RunMemory`].
 
+mod arrange;
 mod batch;
 mod containers;
 mod control;
+mod credit;
+mod forwarding;
 mod freeing;
+mod hints;
 mod history;
+mod newest;
 mod nodes;
 mod options;
 mod order;
@@ -41,12 +47,15 @@ use dedupfs_store::{ContainerId, ContainerKind};
 use dedupfs_sync::clock::Instant;
 
 pub use self::control::{ReclaimControl, ReclaimStatus, RunStatus};
+pub use self::credit::{Credit, FILE_NAME as CREDIT_FILE};
+pub use self::forwarding::{FILE_NAME as FORWARDING_FILE, ForwardingNotes};
 pub use self::history::{FILE_NAME as HISTORY_FILE, LastRun};
-pub use self::options::ReclaimOptions;
+pub use self::options::{Arranging, ReclaimOptions};
 pub use self::report::{ReclaimReport, Stopped};
 // For the benchmark `gc_scale`.
 pub use self::victims::{Candidate, Choice, Classes, Sum};
 
+use self::arrange::Usage;
 use self::control::Tracked;
 use self::freeing::Emptied;
 use self::pace::Pace;
@@ -99,6 +108,12 @@ struct Run<'a> {
     emptied: Vec<Emptied>,
     /// Containers that could not be emptied: they are not tried again.
     kept: HashSet<ContainerId>,
+    /// What the newest versions use; empty if nothing is arranged.
+    usage: Usage,
+    /// What arranging may still move, once that is known.
+    credit: Option<Credit>,
+    /// The last data container that was seen, or made by this run.
+    last_container: ContainerId,
     last: LastRun,
     noted_at: Option<Instant>,
     /// Bytes that progress has not reported yet: less than a MiB.
@@ -142,6 +157,9 @@ pub(crate) fn reclaim(
         kinds_planned: 0,
         emptied: Vec::new(),
         kept: HashSet::new(),
+        usage: Usage::default(),
+        credit: None,
+        last_container: ContainerId::NONE,
         last: LastRun { started_secs: now_secs(), ..LastRun::default() },
         noted_at: None,
         untold_bytes: 0,
@@ -179,6 +197,12 @@ pub(crate) fn reclaim(
     run.last.ended_secs = now_secs();
     run.last.is_complete = run.report.stopped.is_none();
     run.last.freed_bytes = run.report.physical_before_bytes.saturating_sub(run.report.physical_after_bytes);
+    if run.report.chunks_moved + run.report.containers_freed > 0 {
+        ForwardingNotes::keep(&core.stores, &*core.meta_device, &core.pool);
+    }
+    if run.report.stopped.is_none() {
+        run.keep_credit();
+    }
     // Closing the pool waits for this too. A run without work needs no record.
     if run.report.has_done_anything() || run.report.stopped.is_some() {
         run.note(true);
@@ -246,6 +270,7 @@ impl Run<'_> {
             core.committer.settle()?;
         }
         self.note_losses()?;
+        self.usage = self.usage_of_newest()?;
         for kind in [ContainerKind::Data, ContainerKind::Recipe] {
             if let Some(stopped) = self.empty_containers(kind)? {
                 return Ok(Some(stopped));

@@ -4,6 +4,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{RECLAIM_LEAVE_PERCENT, RECLAIM_SHARE_PERCENT, RECLAIM_THRESHOLD_PERCENT};
 
+/// How much arranging moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arranging {
+    /// Nothing.
+    Off,
+    /// In proportion to what new versions stored.
+    #[default]
+    Budget,
+    /// Everything that the newest versions use in containers of which they use little.
+    All,
+}
+
 /// The options of reclaiming.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ReclaimOptions {
@@ -23,6 +36,9 @@ pub struct ReclaimOptions {
     /// Nobody waits for the run. While clients are active, it leaves containers that are being filled (otherwise it
     /// closes them, so that their garbage is reclaimed too). A request for a run, a plan or a check ends it.
     pub is_background: bool,
+    /// Whether content of the newest versions is moved together.
+    #[serde(default)]
+    pub arranging: Arranging,
 }
 
 impl Default for ReclaimOptions {
@@ -35,12 +51,13 @@ impl Default for ReclaimOptions {
             max_time_ms: 0,
             max_io_bytes: 0,
             is_background: false,
+            arranging: Arranging::Budget,
         }
     }
 }
 
 impl ReclaimOptions {
-    /// Empties every container below the threshold, at full speed.
+    /// Empties every container below the threshold, and arranges everything, at full speed.
     #[must_use]
     pub const fn below(threshold_percent: u8) -> Self {
         Self {
@@ -51,6 +68,7 @@ impl ReclaimOptions {
             max_time_ms: 0,
             max_io_bytes: 0,
             is_background: false,
+            arranging: Arranging::All,
         }
     }
 

@@ -34,6 +34,12 @@ pub struct ReclaimReport {
     pub chunks_moved: u64,
     /// Their bytes, uncompressed.
     pub moved_bytes: u64,
+    /// Bytes by which moved nodes grew, or shrank, because they name other containers now.
+    #[serde(default)]
+    pub hints_grown_bytes: i64,
+    /// The part of them in containers that were chosen for the order of the newest versions.
+    #[serde(default)]
+    pub arranged_bytes: u64,
     /// Containers freed.
     pub containers_freed: u64,
     /// Containers among them in which nothing was alive: freed without reading them.

@@ -56,3 +56,17 @@ fn both_kinds_answer_for_themselves() {
     let too_long = recipe::Node { level: 0, children: vec![Child::zero(u64::MAX)] };
     assert!(Node::Recipe(too_long).len_bytes().is_err());
 }
+
+#[test]
+fn hints_are_renewed_and_the_node_stays_the_same() {
+    for node in [Node::Recipe(recipe_node()), Node::Tree(tree_node())] {
+        let mut renewed = node.clone();
+        let moved = child(2).fingerprint;
+        renewed.renew_hints(&|reference| (reference.fingerprint() == moved).then_some(ContainerId(9)));
+        let hints: Vec<u64> = renewed.references().iter().map(|reference| reference.child().hint.0).collect();
+        assert_eq!(hints, [7, 9]);
+        assert_eq!(renewed.identity_bytes(), node.identity_bytes());
+        assert_eq!(Node::decode(&renewed.encode()).unwrap(), renewed);
+        assert!(renewed != node);
+    }
+}

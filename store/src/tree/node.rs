@@ -270,7 +270,7 @@ impl Node {
     }
 
     /// The children with hints, in the order of [`references`](Self::references).
-    fn children_mut(&mut self) -> Vec<&mut Child> {
+    pub(crate) fn children_mut(&mut self) -> Vec<&mut Child> {
         match self {
             Self::Leaf(entries) => entries.iter_mut().flat_map(children_of).collect(),
             Self::List { parts, .. } => parts.iter_mut().map(|part| &mut part.child).collect(),

@@ -164,7 +164,7 @@ pub fn last_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
     assert_eq!(left, [0; 6], "of all that was removed is left (files, chunks, garbage, nodes, bytes)");
     close(pool);
     let of_an_empty_pool = |path: &str| {
-        let names = ["dedupfs.", "namespace.", "index/", "export/", "reclaim", "scrub"];
+        let names = ["dedupfs.", "namespace.", "index/", "export/", "reclaim", "scrub", "arranging"];
         names.iter().any(|name| path.starts_with(name)) && !path.ends_with(".slots") && !path.contains("/t-")
     };
     for (path, bytes) in disks.files().into_iter().flatten() {

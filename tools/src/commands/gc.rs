@@ -72,6 +72,7 @@ fn options(args: &Gc) -> ReclaimOptions {
         max_time_ms: args.max_time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         max_io_bytes: args.max_io.unwrap_or(0),
         is_background: false,
+        arranging: args.arrange.into(),
     }
 }
 

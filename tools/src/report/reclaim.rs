@@ -63,6 +63,12 @@ fn done(lines: &mut Lines, report: &ReclaimReport) {
     lines.line("recipe nodes freed", report.nodes_freed);
     lines.line("chunks removed", report.chunks_removed);
     lines.line("copied forward", format!("{} chunks, {}", report.chunks_moved, exact(report.moved_bytes)));
+    if report.arranged_bytes > 0 {
+        lines.line(
+            "of these arranged",
+            format!("{}, for the order of the newest versions", exact(report.arranged_bytes)),
+        );
+    }
     let dead = report.containers_dead;
     lines.line("containers freed", format!("{}, {dead} of them dead as a whole", report.containers_freed));
 }

@@ -58,6 +58,8 @@ impl ContainerStore {
 
 impl Shared {
     fn read_on(self: &Arc<Self>, container: ContainerId, fingerprint: &Fingerprint) {
+        let container = if self.is_known(container) { Some(container) } else { self.successor(container, fingerprint) };
+        let Some(container) = container else { return };
         // An open container has its last regions in memory; its first ones were loaded like those of a closed one.
         let Some(KnownContainer::Closed(record)) = self.known(container) else { return };
         let Some(cached) = self.caches.tables.get(&container) else { return };

@@ -7,6 +7,7 @@ use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 
 use super::super::shared::{KnownContainer, Shared};
 use super::{Claim, Claims, ContainerStore, Place, WANTED_BEHIND_TABLE_MAX};
+use crate::workers::Job;
 
 /// Collects the next chunks of a reader, most urgent first, until it has enough; [`start`](Asking::start) has them
 /// read.
@@ -23,12 +24,14 @@ pub(crate) struct Asking<'a> {
 
 /// The requests to one container.
 enum Part {
-    /// Nothing to load: the data is in memory, or the container is unknown.
+    /// Nothing to load: the data is in memory.
     Nothing,
+    /// The container is unknown. Notes may lead to another one that has the chunk.
+    Gone,
     /// The regions requested so far, and those of them to be read.
     Regions { place: Place, asked: HashSet<usize>, to_read: Vec<usize>, claims: Claims },
-    /// The table is not cached, so the regions are not known yet.
-    BehindTable { record: ContainerRecord, fingerprints: Vec<Fingerprint>, run_bytes: u64 },
+    /// The regions are not known yet: the table is not cached or, without a record, the container must be looked up.
+    Later { record: Option<ContainerRecord>, fingerprints: Vec<Fingerprint>, run_bytes: u64 },
 }
 
 impl ContainerStore {
@@ -56,14 +59,16 @@ impl Asking<'_> {
     /// Adds a chunk of `len_bytes`. Returns `false` if there is enough: the reader requests it later, when it has come
     /// nearer.
     pub(crate) fn add(&mut self, container: ContainerId, fingerprint: &Fingerprint, len_bytes: u64) -> bool {
-        let Self { shared, parts, by_container, last, regions, regions_max } = self;
-        let at = *by_container.entry(container).or_insert_with(|| {
-            parts.push(shared.part(container));
-            parts.len() - 1
-        });
+        let mut at = self.part_of(container);
+        if let Some(Part::Gone) = self.parts.get(at) {
+            let successor = self.shared.successor(container, fingerprint);
+            at = self.part_of(successor.unwrap_or(ContainerId::NONE));
+        }
+        let Self { shared, parts, last, regions, regions_max, .. } = self;
         let goes_on = last.replace(at) == Some(at);
         match parts.get_mut(at) {
-            None | Some(Part::Nothing) => true,
+            // A container was forgotten since the notes led to it.
+            None | Some(Part::Nothing | Part::Gone) => true,
             Some(Part::Regions { place, asked, to_read, claims }) => {
                 let Some(number) = place.table.find(fingerprint).map(|found| found.region as usize) else {
                     return true;
@@ -86,7 +91,7 @@ impl Asking<'_> {
                 *regions += 1;
                 true
             }
-            Some(Part::BehindTable { fingerprints, run_bytes, .. }) => {
+            Some(Part::Later { fingerprints, run_bytes, .. }) => {
                 // Estimate: consecutive chunks are contiguous, starting mid-region; any other chunk costs one region.
                 let of = |bytes: u64| (bytes / u64::from(shared.options.region_raw_bytes.max(1))) as usize + 1;
                 let (before, before_bytes) = if goes_on { (of(*run_bytes), *run_bytes) } else { (0, 0) };
@@ -103,22 +108,37 @@ impl Asking<'_> {
         }
     }
 
+    fn part_of(&mut self, container: ContainerId) -> usize {
+        let Self { shared, parts, by_container, .. } = self;
+        *by_container.entry(container).or_insert_with(|| {
+            parts.push(shared.part(container));
+            parts.len() - 1
+        })
+    }
+
     /// Returns the number of requested regions; for containers without a cached table, an estimate.
     pub(crate) fn regions(&self) -> usize {
         self.regions
     }
 
-    /// Has all requested chunks read; returns at once.
-    pub(crate) fn start(self) {
+    /// Has the requested chunks read; returns at once. Returns those whose container is gone, and to whose copy no note
+    /// leads: the index knows where they lie.
+    #[must_use]
+    pub(crate) fn start(self) -> Vec<Fingerprint> {
+        let mut unplaced = Vec::new();
         for part in self.parts {
             match part {
-                Part::Nothing => {}
+                Part::Nothing | Part::Gone => {}
                 Part::Regions { place, to_read, claims, .. } => self.shared.start_claimed(&place, to_read, claims),
                 // Empty if already its first chunk was refused.
-                Part::BehindTable { fingerprints, .. } if fingerprints.is_empty() => {}
-                Part::BehindTable { record, fingerprints, .. } => self.shared.load_behind_table(record, fingerprints),
+                Part::Later { fingerprints, .. } if fingerprints.is_empty() => {}
+                Part::Later { record: Some(record), fingerprints, .. } => {
+                    self.shared.load_behind_table(record, fingerprints);
+                }
+                Part::Later { record: None, fingerprints, .. } => unplaced = fingerprints,
             }
         }
+        unplaced
     }
 }
 
@@ -128,8 +148,10 @@ impl Shared {
             let (asked, to_read, claims) = (HashSet::new(), Vec::new(), Claims::none(self));
             Part::Regions { place, asked, to_read, claims }
         };
+        let later = |record| Part::Later { record, fingerprints: Vec::new(), run_bytes: 0 };
         match self.known(container) {
-            None => Part::Nothing,
+            None if container == ContainerId::NONE => later(None),
+            None => Part::Gone,
             Some(KnownContainer::Open(open)) => match open.address() {
                 None => Part::Nothing,
                 // Regions that are not fully written are in memory.
@@ -139,9 +161,28 @@ impl Shared {
                 }
             },
             Some(KnownContainer::Closed(record)) => match self.caches.tables.get(&container) {
-                None => Part::BehindTable { record, fingerprints: Vec::new(), run_bytes: 0 },
+                None => later(Some(record)),
                 Some(cached) => regions(Place::of(&record, &cached.table)),
             },
         }
+    }
+}
+
+impl ContainerStore {
+    /// Has chunks of a container read ahead; returns at once. Those for which there is no room are left out.
+    pub(crate) fn load_ahead(&self, container: ContainerId, fingerprints: Vec<Fingerprint>) {
+        match self.shared.part(container) {
+            Part::Regions { place, .. } => {
+                let found = fingerprints.iter().filter_map(|fingerprint| place.table.find(fingerprint));
+                self.shared.start_reads(&place, found.map(|found| found.region as usize).collect());
+            }
+            Part::Later { record: Some(record), .. } => self.shared.load_behind_table(record, fingerprints),
+            Part::Nothing | Part::Gone | Part::Later { record: None, .. } => {}
+        }
+    }
+
+    /// Has a worker run a job that loads ahead, or drops it if too many wait.
+    pub(crate) fn work_ahead(&self, job: Job) {
+        self.shared.workers.try_submit_before(job);
     }
 }

@@ -25,6 +25,8 @@ use dedupfs_store::container::{SlotAddress, Table};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 use dedupfs_sync::Mutex;
 
+pub(crate) use self::asking::Asking;
+
 use self::along::Along;
 use super::read::RegionKey;
 use super::shared::Shared;

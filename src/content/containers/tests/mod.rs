@@ -46,12 +46,15 @@ pub(super) fn options() -> ContainerOptions {
 }
 
 /// Requests these chunks for a reader that has nothing ahead, until all are requested or there is no room.
-fn ask_for(store: &ContainerStore, mut wanted: &[(ContainerId, Fingerprint)]) {
+/// Returns those whose container is unknown.
+fn ask_for(store: &ContainerStore, mut wanted: &[(ContainerId, Fingerprint)]) -> Vec<Fingerprint> {
+    let mut unplaced = Vec::new();
     while let Some(mut asking) = store.ask_ahead(0).filter(|_| !wanted.is_empty()) {
         let added = wanted.iter().take_while(|(container, print)| asking.add(*container, print, 4096)).count();
-        asking.start();
+        unplaced.extend(asking.start());
         wanted = wanted.get(added..).filter(|_| added > 0).unwrap_or_default();
     }
+    unplaced
 }
 
 pub(super) fn numbers(seed: u64) -> impl FnMut() -> u64 {

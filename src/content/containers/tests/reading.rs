@@ -1,5 +1,6 @@
 //! Caches, tables, prefetching.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use dedupfs_store::container::{EncodedRegion, TableBuilder, TableEntry};
@@ -7,8 +8,8 @@ use dedupfs_store::device::MemoryDevice;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::{Harness, ask_for, chunk, eventually, options, stream};
-use crate::containers::ContainerOptions;
 use crate::containers::read::{CachedTable, Caches};
+use crate::containers::{ContainerOptions, ForwardingNote};
 use crate::workers::WorkerPool;
 
 fn wanted(harness: &Harness) -> Vec<(ContainerId, Fingerprint)> {
@@ -125,7 +126,7 @@ fn regression_what_is_asked_for_while_a_table_is_on_its_way_is_loaded_too() {
     harness.open_again(options);
     let release = hold_workers(&harness.store.shared.workers);
     let asked = [0, 5, 12].map(|number| firsts[number].fingerprint);
-    asked.iter().for_each(|print| ask_for(&harness.store, &[(container, *print)]));
+    asked.iter().for_each(|print| drop(ask_for(&harness.store, &[(container, *print)])));
     drop(release);
     eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
     assert!(asked.iter().all(|print| harness.store.cached(container, print)));
@@ -147,7 +148,7 @@ fn a_reader_is_told_when_it_has_asked_for_enough() {
     let added = firsts.iter().take_while(|first| asking.add(container, &first.fingerprint, 1)).count();
     assert_eq!((added, asking.regions()), (window, window));
     assert!(asking.add(container, &firsts[0].fingerprint, 1), "it costs nothing more");
-    assert!(asking.add(ContainerId(12_345), &firsts[0].fingerprint, 1), "nobody can read it");
+    assert!(!asking.add(ContainerId(12_345), &firsts[0].fingerprint, 1), "it must be looked up, and may cost a region");
     assert!(!store.prefetch_is_idle());
     drop(asking);
     assert!(store.prefetch_is_idle(), "what is not started is on nobody's way");
@@ -257,10 +258,8 @@ fn prefetching_nonsense_does_nothing() {
     harness.append_all(stream(0), 0..10);
     harness.reopen(options());
     let known = harness.records()[0].id;
-    ask_for(
-        &harness.store,
-        &[(ContainerId(12_345), chunk(1).0), (known, Fingerprint([3; 32])), (ContainerId::NONE, chunk(2).0)],
-    );
+    let wanted = [(ContainerId(12_345), chunk(1).0), (known, Fingerprint([3; 32])), (ContainerId::NONE, chunk(2).0)];
+    assert_eq!(ask_for(&harness.store, &wanted), [chunk(1).0, chunk(2).0]);
     eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
     assert_eq!(harness.store.stats().prefetched_regions, 0);
 }
@@ -375,5 +374,64 @@ fn regression_the_largest_tables_are_cached() {
             assert!(caches.tables.get(&ContainerId(id)).is_some(), "{table_cache_bytes} bytes, container {id}");
         }
         assert!(caches.tables.weight() <= table_cache_bytes);
+    }
+}
+
+#[test]
+fn notes_lead_from_containers_that_are_gone_to_the_copies() {
+    let mut harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    harness.append_all(stream(0), 0..150);
+    harness.reopen(options());
+    let (wanted_before, placed_before) = (wanted(&harness), harness.placed.clone());
+    harness.append_all(stream(1), 0..150);
+    harness.reopen(options());
+    let mut moved = BTreeMap::<ContainerId, BTreeSet<ContainerId>>::new();
+    for (number, before) in &placed_before {
+        moved.entry(*before).or_default().insert(harness.placed[number]);
+    }
+    let gone: Vec<ContainerId> = moved.keys().copied().collect();
+    harness.store.remove(&gone).expect("removes");
+    let unplaced = || {
+        let mut asking = harness.store.ask_ahead(0).expect("nothing is ahead");
+        let added = wanted_before.iter().take_while(|(container, print)| asking.add(*container, print, 1)).count();
+        assert_eq!(added, wanted_before.len());
+        asking.start()
+    };
+    let all: Vec<Fingerprint> = wanted_before.iter().map(|(_, print)| *print).collect();
+    assert_eq!(unplaced(), all, "without notes");
+    harness.store.add_forwarding_notes(moved.iter().filter_map(|(from, to)| ForwardingNote::new(*from, to)));
+    assert_eq!(unplaced(), all, "without tables");
+    for container in moved.values().flatten() {
+        assert!(harness.store.table(*container).expect("reads").is_some());
+    }
+    eventually("everything is loaded", || {
+        ask_for(&harness.store, &wanted_before);
+        eventually("the prefetcher is idle", || harness.store.prefetch_is_idle());
+        wanted_before.iter().all(|(container, print)| harness.store.cached(*container, print))
+    });
+    for (number, before) in &placed_before {
+        assert_eq!(harness.store.successor(*before, &chunk(*number).0), Some(harness.placed[number]));
+    }
+    assert_eq!(harness.store.successor(gone[0], &Fingerprint([9; 32])), None);
+    assert_eq!(harness.store.forwarding_notes().len(), gone.len());
+    // Notes are dropped when what they lead to is gone.
+    let earlier = ForwardingNote::new(ContainerId(u64::MAX), &BTreeSet::from([gone[0]]));
+    harness.store.add_forwarding_notes(earlier);
+    let present: Vec<ContainerId> = moved.values().flatten().copied().collect();
+    assert_eq!(harness.store.forwarding_notes().len(), gone.len(), "a note may lead through later containers only");
+    harness.store.remove(&present).expect("removes");
+    assert_eq!(harness.store.forwarding_notes(), []);
+    assert_eq!(harness.store.stats().region_reads, 0);
+}
+
+#[test]
+fn notes_that_lead_in_a_circle_end_a_search() {
+    let harness = Harness::new(Arc::new(MemoryDevice::new()), options());
+    let note = |from: u64, to: u64| ForwardingNote::new(ContainerId(from), &BTreeSet::from([ContainerId(to)]));
+    harness.store.add_forwarding_notes([note(1, 2), note(2, 3), note(3, 1)].into_iter().flatten());
+    let all = ForwardingNote { from: ContainerId(4), first: ContainerId(1), others: u64::MAX };
+    harness.store.add_forwarding_notes([all]);
+    for gone in 1..6 {
+        assert_eq!(harness.store.successor(ContainerId(gone), &chunk(1).0), None);
     }
 }

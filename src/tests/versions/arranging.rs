@@ -1,0 +1,125 @@
+//! The newest version of a series lies together, in its order, within what may be moved for that.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use dedupfs::reclaim::{Arranging, CREDIT_FILE, Credit, ReclaimOptions, ReclaimReport};
+use dedupfs::{NoProgress, Pool};
+use dedupfs_service::{FileService, ROOT_INO};
+use dedupfs_store::device::Device;
+
+use super::site::*;
+
+const FILES: u64 = 20;
+const FILE_BYTES: usize = 100_000;
+const VERSIONS: u64 = 12;
+
+/// Overwrites four places in half of the files.
+fn change(pool: &Pool, number: u64) {
+    for file in (0..FILES).filter(|file| (file + number).is_multiple_of(2)) {
+        let ino = find(pool, &format!("live/f{file}"));
+        for place in 0..4 {
+            let at = (file * 31 + number * 17 + place * 23) % 90 * 1000;
+            write(pool, ino, at, &bytes(1000 * number + 10 * file + place, 6000));
+        }
+    }
+}
+
+/// A pool with a series of versions of a live tree.
+fn series(device: &Arc<dyn Device>) -> Arc<Pool> {
+    let pool = open(device);
+    let live = directory(&pool, ROOT_INO, "live");
+    directory(&pool, ROOT_INO, "series");
+    for number in 0..FILES {
+        file(&pool, live, &format!("f{number}"), &bytes(number + 1, FILE_BYTES));
+    }
+    for number in 1..=VERSIONS {
+        change(&pool, number);
+        snapshot(&pool, "live", "series", &format!("v{number:02}"));
+    }
+    pool
+}
+
+fn run(pool: &Pool, arranging: Arranging) -> ReclaimReport {
+    let options = ReclaimOptions { arranging, leave_percent: 100, ..ReclaimOptions::below(0) };
+    pool.reclaim(&options, &NoProgress).expect("reclaims")
+}
+
+/// Reads a version from a pool that is opened anew. Returns the tree, and the bytes of data containers read for it.
+fn restored(device: &Arc<dyn Device>, name: &str) -> (BTreeMap<String, Seen>, u64) {
+    let pool = open(device);
+    let seen = tree(&pool, find(&pool, &format!("series/{name}")));
+    (seen, pool.stats().expect("tells").data_containers.read_bytes)
+}
+
+#[test]
+fn the_newest_version_lies_together_and_the_others_apart() {
+    let device = formatted();
+    let pool = series(&device);
+    let logical = FILES * FILE_BYTES as u64;
+    pool.close().expect("closes");
+    drop(pool);
+    let names: Vec<String> = (1..=VERSIONS).map(|number| format!("v{number:02}")).collect();
+    let before: Vec<_> = names.iter().map(|name| restored(&device, name)).collect();
+    let (_, read_before) = before[VERSIONS as usize - 1];
+    assert!(read_before > logical * 2, "{read_before}");
+    let pool = open(&device);
+    let off = run(&pool, Arranging::Off);
+    assert_eq!((off.chunks_moved, off.arranged_bytes), (0, 0));
+    let report = run(&pool, Arranging::All);
+    assert!(report.arranged_bytes > logical / 4 && report.moved_bytes >= report.arranged_bytes, "{report:?}");
+    assert_clean(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let after: Vec<_> = names.iter().map(|name| restored(&device, name)).collect();
+    assert!(before.iter().zip(&after).all(|(before, after)| before.0 == after.0), "content is as before");
+    let (_, read_after) = after[VERSIONS as usize - 1];
+    assert!(read_after < logical * 13 / 10, "{read_after} of {logical} bytes, {read_before} before");
+    // When all others are removed, hardly anything must be copied.
+    let pool = open(&device);
+    let directory = find(&pool, "series");
+    names[..VERSIONS as usize - 1].iter().for_each(|name| forget(&pool, directory, name));
+    let live = find(&pool, "live");
+    (0..FILES).for_each(|number| pool.service().unlink(live, format!("f{number}").as_bytes()).expect("unlinks"));
+    let report = pool.reclaim(&ReclaimOptions::below(50), &NoProgress).expect("reclaims");
+    let freed = report.physical_before_bytes - report.physical_after_bytes;
+    assert!(freed > logical / 2 && report.moved_bytes * 10 < freed, "{report:?}");
+    assert_eq!(tree(&pool, find(&pool, "series/v12")), after[VERSIONS as usize - 1].0);
+    assert_clean(&pool);
+}
+
+#[test]
+fn no_more_is_moved_than_three_bytes_for_each_new_one() {
+    let device = formatted();
+    let pool = series(&device);
+    let logical = FILES * FILE_BYTES as u64;
+    let first = run(&pool, Arranging::Budget);
+    assert!(first.arranged_bytes > 0 && first.arranged_bytes <= logical / 4, "{first:?}");
+    // Nothing was stored since then.
+    for _ in 0..3 {
+        assert_eq!(run(&pool, Arranging::Budget).arranged_bytes, 0);
+    }
+    let mut moved = 0;
+    for number in VERSIONS + 1..VERSIONS + 13 {
+        let stored_before = pool.stats().expect("tells").session.bytes_stored;
+        change(&pool, number);
+        snapshot(&pool, "live", "series", &format!("v{number:02}"));
+        let left = Credit::read(&*device, &pool.core().pool).expect("reads").bytes;
+        let stored = pool.stats().expect("tells").session.bytes_stored - stored_before;
+        let report = run(&pool, Arranging::Budget);
+        assert!(report.arranged_bytes <= left + 3 * stored && report.arranged_bytes <= logical / 4, "{report:?}");
+        moved += report.arranged_bytes;
+        assert_eq!(run(&pool, Arranging::Budget).arranged_bytes, 0);
+    }
+    assert!(moved > 0);
+    assert_clean(&pool);
+    // What is left is forgotten with the file; a damaged one counts as none.
+    for damage in [&b""[..], &[7; 100]] {
+        device.replace_file("", CREDIT_FILE, damage).expect("writes");
+        change(&pool, 100 + damage.len() as u64);
+        snapshot(&pool, "live", "series", &format!("w{}", damage.len()));
+        assert!(run(&pool, Arranging::Budget).arranged_bytes <= logical / 4);
+        Credit::read(&*device, &pool.core().pool).expect("is sound again");
+    }
+    assert_clean(&pool);
+}

@@ -1,0 +1,96 @@
+//! The walk through what files and frozen trees refer to, the newest first.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+
+use dedupfs_base::Result;
+use dedupfs_content::{AnyView, NodeReader};
+use dedupfs_namespace::Namespace;
+use dedupfs_store::recipe::Reference;
+
+use crate::versions::list::VersionInfo;
+
+/// Inodes visited at most for each node that may be read: those of small files need none.
+const INODES_PER_NODE: u64 = 64;
+
+/// The newest version of a series.
+pub(super) struct Newest {
+    /// Its frozen tree.
+    pub(super) tree: Reference,
+    /// The version.
+    pub(super) ino: u64,
+}
+
+/// Returns the newest sound version of each directory that holds versions.
+///
+/// `versions` are in the order of their completion, as [`list`](crate::versions::list::list) returns them.
+pub(super) fn newest_of(namespace: &Namespace, versions: &[VersionInfo]) -> Result<Vec<Newest>> {
+    let mut by_directory = HashMap::new();
+    for version in versions.iter().filter(|version| !version.incomplete && !version.is_unknown) {
+        by_directory.insert(&version.directory, version.ino);
+    }
+    let mut newest = Vec::with_capacity(by_directory.len());
+    for ino in by_directory.into_values() {
+        let tree = namespace.inode_shared(ino)?.and_then(|inode| inode.root.reference());
+        newest.extend(tree.map(|tree| Newest { tree, ino }));
+    }
+    newest.sort_unstable_by_key(|newest| newest.ino);
+    Ok(newest)
+}
+
+/// A walk that visits each node once. Memory: 32 bytes for each node.
+pub(super) struct Walk<'a> {
+    nodes: &'a NodeReader,
+    /// Nodes that may be read at most.
+    nodes_max: u64,
+    met: HashSet<dedupfs_store::Fingerprint>,
+}
+
+/// Visits a reference, and the content of its node unless that is unreadable.
+pub(super) type Visit<'v> = &'v mut dyn FnMut(&Reference, Option<&AnyView>) -> ControlFlow<()>;
+
+impl<'a> Walk<'a> {
+    pub(super) fn new(nodes: &'a NodeReader, nodes_max: u64) -> Self {
+        Self { nodes, nodes_max, met: HashSet::new() }
+    }
+
+    /// Visits a reference and everything below it, from the end to the beginning, until `visit` breaks off or as many
+    /// nodes were read as may be.
+    pub(super) fn below(&mut self, root: Reference, visit: Visit<'_>) -> ControlFlow<()> {
+        let mut to_visit = vec![root];
+        while let Some(reference) = to_visit.pop() {
+            let Reference::Node { child, .. } = reference else {
+                visit(&reference, None)?;
+                continue;
+            };
+            if self.met.len() as u64 >= self.nodes_max {
+                return ControlFlow::Break(());
+            }
+            if self.met.insert(child.fingerprint) {
+                let view = self.nodes.node_of(&child.fingerprint, child.hint).ok();
+                visit(&reference, view.as_ref())?;
+                // The last one pushed is visited first.
+                to_visit.extend(view.iter().flat_map(AnyView::references));
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Visits these trees, the last one first.
+    pub(super) fn versions(&mut self, newest: &[Newest], visit: Visit<'_>) -> ControlFlow<()> {
+        newest.iter().rev().try_for_each(|newest| self.below(newest.tree, visit))
+    }
+
+    /// Visits all files and frozen trees, from the newest to the oldest.
+    pub(super) fn all(&mut self, namespace: &Namespace, visit: Visit<'_>) {
+        let mut inodes_left = self.nodes_max.saturating_mul(INODES_PER_NODE);
+        let walked = namespace.for_each_newest(&mut |inode| {
+            inodes_left = inodes_left.saturating_sub(1);
+            let walked = inode.root.reference().map_or(ControlFlow::Continue(()), |root| self.below(root, visit));
+            Ok(if inodes_left == 0 { ControlFlow::Break(()) } else { walked })
+        });
+        if let Err(error) = walked {
+            tracing::warn!(%error, "some moved chunks are not in the order of the newest files");
+        }
+    }
+}
