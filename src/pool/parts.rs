@@ -306,7 +306,11 @@ impl Parts {
         });
         let files = Arc::new(FileContext {
             ingest,
-            chunks: Fetcher::new(sources.stores.data.clone(), indexes.chunks.clone()),
+            chunks: Fetcher::new(
+                sources.stores.data.clone(),
+                indexes.chunks.clone(),
+                Fingerprinter::new(superblock.properties.fingerprint),
+            ),
             dirty: space.dirty,
             dirty_file_limit_bytes: (memory.files_bytes / 2).min(DIRTY_FILE_BYTES_MAX),
         });

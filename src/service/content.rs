@@ -92,7 +92,8 @@ impl Service {
     /// content is not published yet, are left out.
     pub(crate) fn ask_ahead(&self, inos: impl IntoIterator<Item = Ino>) {
         let inodes = inos.into_iter().filter_map(|ino| self.inode(ino).ok().flatten());
-        self.core.files.ask_ahead(inodes.map(|inode| inode.root));
+        let roots: Vec<Root> = inodes.map(|inode| inode.root).collect();
+        self.core.files.ask_ahead(roots);
     }
 
     /// Calls `read` with the content, loaded and finished as far as the range needs.

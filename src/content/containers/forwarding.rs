@@ -1,8 +1,9 @@
 //! Forwarding notes: the containers into which the chunks of an emptied container were copied.
 //!
 //! Recipes go on naming a container that reclaiming has emptied. Its note leads readers to the copies without a lookup
-//! in the index for each chunk. Notes are advisory: a container to which one leads is believed only if its table, in
-//! memory, names the chunk. A chunk that no note leads to is found by the index.
+//! in the index for each chunk. Notes are advisory: a container to which one leads is read only if its table, in memory,
+//! names the chunk, and the bytes there count only if they fit the fingerprint: the copy may have been found bad, and
+//! replaced, since. A chunk that no note leads to is found by the index.
 //!
 //! Memory: at most [`NOTES_MAX`] notes for each kind of container, about 50 bytes each. The notes of the oldest
 //! containers are dropped first.
@@ -18,7 +19,7 @@ use super::shared::{KnownContainer, Shared};
 /// Notes of a store at most: of 512 GiB of emptied containers of 4 MiB.
 pub const NOTES_MAX: usize = 1 << 17;
 /// Containers that one search looks at, at most. It also ends a search whose notes lead in a circle.
-const SEARCHED_MAX: usize = 256;
+const SEARCHED_MAX: usize = 128;
 
 /// The note of an emptied container.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +68,14 @@ impl Forwarding {
         }
     }
 
+    /// Readers wait meanwhile.
+    fn remove(&self, useless: Vec<ContainerId>) {
+        let mut kept = self.notes.write();
+        for from in useless {
+            kept.remove(&from);
+        }
+    }
+
     fn of(&self, from: ContainerId) -> Option<ForwardingNote> {
         self.notes.read().get(&from).map(|&(first, others)| ForwardingNote { from, first, others })
     }
@@ -82,17 +91,18 @@ impl ContainerStore {
     #[must_use]
     pub fn forwarding_notes(&self) -> Vec<ForwardingNote> {
         let forwarding = &self.shared.forwarding;
-        let mut useful = HashSet::new();
+        let (mut useful, mut useless) = (HashSet::new(), Vec::new());
         let all: Vec<_> =
             forwarding.notes.read().iter().map(|(&from, &(first, others))| (from, first, others)).collect();
         // Content moves into later containers: the notes of those come first.
         for (from, first, others) in all.into_iter().rev() {
             let mut to = ForwardingNote { from, first, others }.to();
-            if to.any(|container| useful.contains(&container) || self.is_known(container)) {
-                useful.insert(from);
+            match to.any(|container| useful.contains(&container) || self.is_known(container)) {
+                true => drop(useful.insert(from)),
+                false => useless.push(from),
             }
         }
-        forwarding.notes.write().retain(|from, _| useful.contains(from));
+        forwarding.remove(useless);
         let notes = forwarding.notes.read();
         notes.iter().map(|(&from, &(first, others))| ForwardingNote { from, first, others }).collect()
     }

@@ -170,6 +170,11 @@ impl ContainerStore {
         }))
     }
 
+    /// The kind of its containers.
+    pub(crate) fn kind(&self) -> ContainerKind {
+        self.shared.options.kind
+    }
+
     /// Frees the buffers kept for reuse if none was used since the last call. Returns whether there were any.
     pub fn trim_if_idle(&self) -> bool {
         self.shared.buffers.trim_if_idle() | self.shared.write_buffers.trim_if_idle()

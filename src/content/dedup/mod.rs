@@ -143,7 +143,7 @@ impl Deduplicator {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: DedupParts) -> Self {
-        let fetcher = Fetcher::new(parts.stores.recipes.clone(), parts.indexes.nodes.clone());
+        let fetcher = Fetcher::new(parts.stores.recipes.clone(), parts.indexes.nodes.clone(), parts.fingerprinter);
         let nodes = NodeReader::new(fetcher, parts.fingerprinter, parts.node_cache_bytes);
         Self {
             stores: parts.stores,

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Index;
+use dedupfs_store::node::Node;
 use dedupfs_store::recipe::Child;
-use dedupfs_store::{ContainerId, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 use dedupfs_sync::canary::{Canary, is_planted};
 
 use crate::containers::{ChunkData, ContainerStore};
+use crate::fingerprint::Fingerprinter;
 use crate::limits::READ_RETRIES;
 
 use ahead::Places;
@@ -28,13 +30,14 @@ pub struct Fetcher {
     store: Arc<ContainerStore>,
     index: Arc<Index>,
     places: Arc<Places>,
+    fingerprinter: Fingerprinter,
 }
 
 impl Fetcher {
     /// Makes a fetcher for the kind of data in `store` and `index`.
     #[must_use]
-    pub fn new(store: Arc<ContainerStore>, index: Arc<Index>) -> Self {
-        Self { store, index, places: Arc::new(ahead::places()) }
+    pub fn new(store: Arc<ContainerStore>, index: Arc<Index>, fingerprinter: Fingerprinter) -> Self {
+        Self { store, index, places: Arc::new(ahead::places()), fingerprinter }
     }
 
     /// Returns the bytes of `fingerprint`, which must be `len_bytes` long if that is known.
@@ -96,12 +99,22 @@ impl Fetcher {
         Err(failure.map_or_else(missing, |(_, error)| error))
     }
 
-    /// Returns the bytes of a chunk that is not in the container of its hint, if they can be found without the index. Of
-    /// errors the index decides: it may know another copy.
+    /// Returns the bytes of a chunk that is not in the container of its hint, if they can be found without the index, and
+    /// are right. Otherwise the index decides: a copy that was found bad may have been replaced by another one.
     fn moved(&self, fingerprint: &Fingerprint, hint: ContainerId, len_bytes: Option<u32>) -> Option<ChunkData> {
         let container = self.store.successor(hint, fingerprint).or_else(|| self.places.get(fingerprint))?;
         let is_sound = !self.store.is_damaged(container);
-        is_sound.then(|| self.store.read_chunk(container, fingerprint, len_bytes).ok()).flatten().flatten()
+        let read = is_sound.then(|| self.store.read_chunk(container, fingerprint, len_bytes).ok()).flatten().flatten();
+        read.filter(|bytes| self.fits(fingerprint, bytes))
+    }
+
+    fn fits(&self, fingerprint: &Fingerprint, bytes: &[u8]) -> bool {
+        match self.store.kind() {
+            ContainerKind::Data => self.fingerprinter.of(bytes) == *fingerprint,
+            ContainerKind::Recipe => {
+                Node::decode(bytes).is_ok_and(|node| self.fingerprinter.of(&node.identity_bytes()) == *fingerprint)
+            }
+        }
     }
 
     /// Has the container checked and its damage quarantined. Returns `error`.

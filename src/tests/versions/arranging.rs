@@ -41,7 +41,7 @@ fn series(device: &Arc<dyn Device>) -> Arc<Pool> {
 }
 
 fn run(pool: &Pool, arranging: Arranging) -> ReclaimReport {
-    let options = ReclaimOptions { arranging, leave_percent: 100, ..ReclaimOptions::below(0) };
+    let options = ReclaimOptions { arranging, leave_percent: 100, ..ReclaimOptions::below(1) };
     pool.reclaim(&options, &NoProgress).expect("reclaims")
 }
 
@@ -64,8 +64,10 @@ fn the_newest_version_lies_together_and_the_others_apart() {
     let (_, read_before) = before[VERSIONS as usize - 1];
     assert!(read_before > logical * 2, "{read_before}");
     let pool = open(&device);
-    let off = run(&pool, Arranging::Off);
-    assert_eq!((off.chunks_moved, off.arranged_bytes), (0, 0));
+    let dead_only = ReclaimOptions { arranging: Arranging::Budget, ..ReclaimOptions::below(0) };
+    for off in [run(&pool, Arranging::Off), pool.reclaim(&dead_only, &NoProgress).expect("reclaims")] {
+        assert_eq!((off.chunks_moved, off.arranged_bytes), (0, 0));
+    }
     let report = run(&pool, Arranging::All);
     assert!(report.arranged_bytes > logical / 4 && report.moved_bytes >= report.arranged_bytes, "{report:?}");
     assert_clean(&pool);
@@ -93,8 +95,10 @@ fn no_more_is_moved_than_three_bytes_for_each_new_one() {
     let device = formatted();
     let pool = series(&device);
     let logical = FILES * FILE_BYTES as u64;
+    // A quarter of the content, and recipes.
+    let most = logical / 4 + logical / 50;
     let first = run(&pool, Arranging::Budget);
-    assert!(first.arranged_bytes > 0 && first.arranged_bytes <= logical / 4, "{first:?}");
+    assert!(first.arranged_bytes > 0 && first.arranged_bytes <= most, "{first:?}");
     // Nothing was stored since then.
     for _ in 0..3 {
         assert_eq!(run(&pool, Arranging::Budget).arranged_bytes, 0);
@@ -107,7 +111,10 @@ fn no_more_is_moved_than_three_bytes_for_each_new_one() {
         let left = Credit::read(&*device, &pool.core().pool).expect("reads").bytes;
         let stored = pool.stats().expect("tells").session.bytes_stored - stored_before;
         let report = run(&pool, Arranging::Budget);
-        assert!(report.arranged_bytes <= left + 3 * stored && report.arranged_bytes <= logical / 4, "{report:?}");
+        assert!(
+            report.arranged_bytes <= left + 3 * stored + logical / 50 && report.arranged_bytes <= most,
+            "{report:?}"
+        );
         moved += report.arranged_bytes;
         assert_eq!(run(&pool, Arranging::Budget).arranged_bytes, 0);
     }
@@ -118,7 +125,7 @@ fn no_more_is_moved_than_three_bytes_for_each_new_one() {
         device.replace_file("", CREDIT_FILE, damage).expect("writes");
         change(&pool, 100 + damage.len() as u64);
         snapshot(&pool, "live", "series", &format!("w{}", damage.len()));
-        assert!(run(&pool, Arranging::Budget).arranged_bytes <= logical / 4);
+        assert!(run(&pool, Arranging::Budget).arranged_bytes <= most);
         Credit::read(&*device, &pool.core().pool).expect("is sound again");
     }
     assert_clean(&pool);

@@ -18,9 +18,11 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use dedupfs_base::Result;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+use dedupfs_sync::clock::Instant;
 
 use super::Run;
 use super::containers::Closed;
@@ -35,6 +37,10 @@ const USED_PERCENT: u64 = 85;
 const MOVED_PER_NEW: u64 = 3;
 /// Part of the newest versions that may be moved at a time.
 const PART_MOVED: u64 = 4;
+/// Part of the time of a run that the walk may take.
+const PART_OF_TIME: u64 = 4;
+/// Batches for which there must be room, so that arranging competes with no writer.
+const ROOM_BATCHES: u64 = 4;
 /// References looked up in the index at a time.
 const LOOKED_UP: usize = 64 * 1024;
 
@@ -66,29 +72,42 @@ impl Run<'_> {
     /// Finds the newest versions. If there are versions that were not credited yet, sums up what the newest ones use, and
     /// sets the budget. Order is not worth the last room.
     pub(super) fn usage_of_newest(&mut self) -> Result<Usage> {
-        if self.options.arranging == Arranging::Off || self.core.space.is_tight() {
+        let is_off = match self.options.arranging {
+            Arranging::Off => true,
+            // Such a run copies nothing.
+            Arranging::Budget => self.options.threshold_percent == 0,
+            Arranging::All => false,
+        };
+        if is_off || !self.has_room_to_arrange()? {
             return Ok(Usage::default());
         }
         let versions = list(&self.core.namespace.committed()?, None)?;
         let mut usage = Usage { newest: newest_of(&self.core.namespace, &versions)?, ..Usage::default() };
+        let Some(until_ino) = versions.iter().map(|version| version.ino).max() else { return Ok(usage) };
         let mut credit = self.read_credit();
-        let until_ino = versions.iter().map(|version| version.ino).max().unwrap_or(0);
         let is_new = until_ino > credit.until_ino;
-        if !is_new && self.options.arranging == Arranging::Budget {
-            return Ok(usage);
+        if is_new || self.options.arranging == Arranging::All {
+            if !self.sum_up(&mut usage)? && self.pace.stopped().is_some() {
+                return Ok(usage);
+            }
+            if is_new {
+                let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
+                let used_bytes = usage.data.values().fold(0, sum);
+                let young = usage.data.iter().filter(|(container, _)| **container > credit.until_container);
+                let new_bytes = young.map(|(_, bytes)| bytes).fold(0, sum).saturating_sub(credit.copied_bytes);
+                let credited = credit.bytes.saturating_add(new_bytes.saturating_mul(MOVED_PER_NEW));
+                credit = Credit { until_ino, bytes: credited.min(used_bytes / PART_MOVED), ..credit };
+            }
+            usage.budget_bytes = if self.options.arranging == Arranging::All { u64::MAX } else { credit.bytes };
         }
-        self.sum_up(&mut usage)?;
-        if is_new {
-            let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
-            let used_bytes = usage.data.values().fold(0, sum);
-            let new = usage.data.iter().filter(|(container, _)| **container > credit.until_container);
-            let new_bytes = new.map(|(_, bytes)| bytes).fold(0, sum);
-            let credited = credit.bytes.saturating_add(new_bytes.saturating_mul(MOVED_PER_NEW));
-            credit = Credit { until_ino, bytes: credited.min(used_bytes / PART_MOVED), ..credit };
-            self.credit = Some(credit);
-        }
-        usage.budget_bytes = if self.options.arranging == Arranging::All { u64::MAX } else { credit.bytes };
+        self.credit = Some((credit, is_new));
         Ok(usage)
+    }
+
+    /// Order is not worth the last room.
+    fn has_room_to_arrange(&self) -> Result<bool> {
+        let room_bytes = self.core.space.step_bytes(ContainerKind::Data)?;
+        Ok(!self.core.space.is_tight() && room_bytes > self.memory.batch_bytes.saturating_mul(ROOM_BATCHES))
     }
 
     fn read_credit(&self) -> Credit {
@@ -98,41 +117,50 @@ impl Run<'_> {
         })
     }
 
-    /// Walks the newest versions, and sums up what they use.
-    fn sum_up(&self, usage: &mut Usage) -> Result<()> {
+    /// Walks the newest versions, and sums up what they use. Returns `false` if they have more nodes than may be walked, if
+    /// the run should end, or if the walk takes too much of its time: then nothing is summed up, since content behind the
+    /// end of the walk would seem unused.
+    fn sum_up(&self, usage: &mut Usage) -> Result<bool> {
         let newest = std::mem::take(&mut usage.newest);
         let is_stale = self.stale_hints();
-        let mut unplaced =
-            HashMap::from([ContainerKind::Data, ContainerKind::Recipe].map(|kind| (kind, HashMap::new())));
+        let mut unplaced = HashMap::<ContainerKind, HashMap<Fingerprint, u64>>::new();
         let mut outcome = Ok(());
-        // A version with more nodes than may be walked is not arranged behind them.
-        let _is_whole =
-            Walk::new(self.core.dedup.nodes(), self.memory.group_chunks).versions(&newest, &mut |reference, _| {
-                let (kind, child) = (reference.kind(), reference.child());
-                usage.nodes += u64::from(kind == ContainerKind::Recipe);
-                let amount = if kind == ContainerKind::Recipe { 1 } else { child.len_bytes };
-                if is_stale(reference) {
-                    let unplaced = unplaced.entry(kind).or_default();
-                    *unplaced.entry(child.fingerprint).or_default() += amount;
-                    if unplaced.len() >= LOOKED_UP {
-                        outcome = self.place(kind, std::mem::take(unplaced), usage);
-                    }
-                } else {
-                    *usage.of(kind).entry(child.hint).or_default() += amount;
+        let (began, time_max) = (Instant::now(), Duration::from_millis(self.options.max_time_ms / PART_OF_TIME));
+        let mut walk = Walk::new(self.core.dedup.nodes(), self.pace, self.memory.walked_nodes);
+        let walked = walk.versions(&newest, &mut |reference, _| {
+            let (kind, child) = (reference.kind(), reference.child());
+            usage.nodes += u64::from(kind == ContainerKind::Recipe);
+            let amount = if kind == ContainerKind::Recipe { 1 } else { child.len_bytes };
+            if is_stale(reference) {
+                let unplaced = unplaced.entry(kind).or_default();
+                add(unplaced, child.fingerprint, amount);
+                if unplaced.len() >= LOOKED_UP {
+                    outcome = self.place(kind, std::mem::take(unplaced), usage);
                 }
-                let is_ended = outcome.is_err() || self.pace.stopped().is_some();
-                if is_ended { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            });
+            } else {
+                add(usage.of(kind), child.hint, amount);
+            }
+            let is_late = !time_max.is_zero() && usage.nodes.is_multiple_of(64) && began.elapsed() > time_max;
+            if outcome.is_err() || is_late { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
         outcome?;
+        unplaced.into_iter().try_for_each(|(kind, amounts)| self.place(kind, amounts, usage))?;
         usage.newest = newest;
-        unplaced.into_iter().try_for_each(|(kind, amounts)| self.place(kind, amounts, usage))
+        if walked.is_break() {
+            tracing::info!(
+                nodes = usage.nodes,
+                "the newest versions are not arranged: time, or --memory, is too short"
+            );
+            (usage.data, usage.recipes) = Default::default();
+        }
+        Ok(walked.is_continue())
     }
 
     /// Adds amounts to the containers in which the index places them.
     fn place(&self, kind: ContainerKind, amounts: HashMap<Fingerprint, u64>, usage: &mut Usage) -> Result<()> {
         let fingerprints: Vec<Fingerprint> = amounts.keys().copied().collect();
         for (fingerprint, container) in self.containers_of(kind, &fingerprints)? {
-            *usage.of(kind).entry(container).or_default() += amounts.get(&fingerprint).copied().unwrap_or(0);
+            add(usage.of(kind), container, amounts.get(&fingerprint).copied().unwrap_or(0));
         }
         Ok(())
     }
@@ -147,7 +175,7 @@ impl Run<'_> {
             let is_scattered = used > 0 && used.saturating_mul(100) < live.saturating_mul(USED_PERCENT);
             if is_scattered && !candidate.is_damaged && !self.kept.contains(&candidate.id) {
                 let used_bytes = u128::from(candidate.live_bytes) * u128::from(used) / u128::from(live);
-                scattered.push((used * 1000 / live, candidate.id, used_bytes as u64));
+                scattered.push((u128::from(used) * 1000 / u128::from(live), candidate.id, used_bytes as u64));
             }
         });
         scattered.sort_unstable();
@@ -164,7 +192,7 @@ impl Run<'_> {
             }
             left_bytes -= used_bytes;
             self.report.arranged_bytes += used_bytes;
-            if let Some(credit) = self.credit.as_mut().filter(|_| kind == ContainerKind::Data) {
+            if let Some((credit, _)) = self.credit.as_mut().filter(|_| kind == ContainerKind::Data) {
                 credit.bytes = credit.bytes.saturating_sub(used_bytes);
             }
             chosen.insert(container);
@@ -175,10 +203,19 @@ impl Run<'_> {
 
     /// Keeps what is left of the credit. A failure is logged: it costs some more moving.
     pub(super) fn keep_credit(&self) {
-        if let Some(credit) = self.credit.map(|credit| Credit { until_container: self.last_container, ..credit })
-            && let Err(error) = credit.write(&*self.core.meta_device, &self.core.pool)
-        {
+        let Some((mut credit, is_new)) = self.credit else { return };
+        match is_new {
+            true => (credit.until_container, credit.copied_bytes) = (self.last_container, 0),
+            false if self.report.moved_bytes == 0 => return,
+            false => credit.copied_bytes = credit.copied_bytes.saturating_add(self.report.moved_bytes),
+        }
+        if let Err(error) = credit.write(&*self.core.meta_device, &self.core.pool) {
             tracing::warn!(%error, "cannot write the credit of arranging");
         }
     }
+}
+
+fn add<K: Eq + std::hash::Hash>(amounts: &mut HashMap<K, u64>, to: K, amount: u64) {
+    let sum = amounts.entry(to).or_default();
+    *sum = sum.saturating_add(amount);
 }

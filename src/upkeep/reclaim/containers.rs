@@ -298,7 +298,9 @@ impl<'a> Run<'a> {
                     containers = victims.len(),
                     "no room to empty these containers: delete more files, or free space on the disk"
                 );
-                self.report.containers_without_space += victims.len() as u64;
+                // Those without garbage would have given nothing back.
+                let with_garbage = victims.iter().filter(|victim| victim.garbage_bytes() > 0).count();
+                self.report.containers_without_space += with_garbage as u64;
                 break;
             }
             let others = victims.split_off(count);

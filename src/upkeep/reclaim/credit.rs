@@ -25,6 +25,8 @@ pub struct Credit {
     pub until_container: ContainerId,
     /// Uncompressed bytes that may be moved yet.
     pub bytes: u64,
+    /// Uncompressed bytes that runs copied since then: these lie in younger containers, but are not new.
+    pub copied_bytes: u64,
 }
 
 impl Credit {
@@ -38,6 +40,7 @@ impl Credit {
         body.u64(self.until_ino);
         body.u64(self.until_container.0);
         body.u64(self.bytes);
+        body.u64(self.copied_bytes);
         Ok(device.replace_file("", FILE_NAME, &encode_frame(FrameKind::Arranging, pool, 0, body.as_slice(), &[]))?)
     }
 
@@ -59,7 +62,8 @@ impl Credit {
             return Err(StoreError::newer(what, format!("version {version}")).into());
         }
         let until_ino = reader.u64()?;
-        let credit = Self { until_ino, until_container: ContainerId(reader.u64()?), bytes: reader.u64()? };
+        let until_container = ContainerId(reader.u64()?);
+        let credit = Self { until_ino, until_container, bytes: reader.u64()?, copied_bytes: reader.u64()? };
         reader.finish()?;
         Ok(credit)
     }
@@ -75,7 +79,7 @@ mod tests {
     fn it_round_trips_and_every_flipped_byte_is_found() {
         let (device, pool) = (MemoryDevice::new(), PoolId([3; 16]));
         assert_eq!(Credit::read(&device, &pool).unwrap(), Credit::default());
-        let credit = Credit { until_ino: 7, until_container: ContainerId(9), bytes: u64::MAX };
+        let credit = Credit { until_ino: 7, until_container: ContainerId(9), bytes: u64::MAX, copied_bytes: 5 };
         credit.write(&device, &pool).unwrap();
         assert_eq!(Credit::read(&device, &pool).unwrap(), credit);
         let sound = device.read_file(FILE_NAME, FILE_BYTES_MAX).unwrap();

@@ -96,11 +96,15 @@ impl ForwardingNotes {
 }
 
 fn remove(device: &dyn Device) -> Result<()> {
-    match device.remove(FILE_NAME) {
-        Ok(()) => Ok(device.sync_directory("")?),
-        Err(StoreError::NotFound { .. }) => Ok(()),
-        Err(error) => Err(error.into()),
+    // A write that broke off may have left the second one.
+    for name in [FILE_NAME, "forwarding.new"] {
+        match device.remove(name) {
+            Ok(()) => device.sync_directory("")?,
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
     }
+    Ok(())
 }
 
 fn notes_of_a_kind(reader: &mut ByteReader<'_>) -> Result<Vec<ForwardingNote>> {

@@ -16,9 +16,7 @@ use super::Run;
 use super::newest::Walk;
 
 /// Moved bytes for each node that may be read to find stale hints.
-const MOVED_BYTES_PER_NODE: u64 = 64 << 10;
-/// Nodes that may be read in any case.
-const NODES_MIN: u64 = 8192;
+const MOVED_BYTES_PER_NODE: u64 = 16 << 10;
 /// Bytes of recipe containers that may be emptied in any case.
 const RECIPE_BYTES_MIN: u64 = 64 << 20;
 
@@ -69,14 +67,14 @@ impl Run<'_> {
         if moved_bytes == 0 || self.core.space.is_tight() {
             return Ok(HashSet::new());
         }
-        let nodes_max = (moved_bytes / MOVED_BYTES_PER_NODE).max(NODES_MIN).min(self.memory.group_chunks);
+        let nodes_max = (moved_bytes / MOVED_BYTES_PER_NODE).min(self.memory.group_chunks);
         let (is_stale, mut nodes) = (self.stale_hints(), Vec::new());
-        let mut walk = Walk::new(self.core.dedup.nodes(), nodes_max);
+        let mut walk = Walk::new(self.core.dedup.nodes(), self.pace, nodes_max);
         walk.all(&self.core.namespace, &mut |reference, view| {
             if view.is_some_and(|view| view.references().iter().any(&is_stale)) {
                 nodes.push(reference.fingerprint());
             }
-            if self.pace.stopped().is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            ControlFlow::Continue(())
         });
         let mut counts = HashMap::<ContainerId, u64>::new();
         for (_, container) in self.containers_of(ContainerKind::Recipe, &nodes)? {

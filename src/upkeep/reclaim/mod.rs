@@ -75,6 +75,8 @@ pub(crate) struct RunMemory {
     pub group_chunks: u64,
     /// Uncompressed bytes that are read before they are written.
     pub batch_bytes: u64,
+    /// Nodes of the newest versions that are walked, some 40 bytes each; never while a batch has its bytes.
+    pub walked_nodes: u64,
 }
 
 impl RunMemory {
@@ -84,6 +86,7 @@ impl RunMemory {
         Self {
             group_chunks: if group > 1 << 20 { 1 << 20 } else { group },
             batch_bytes: if batch > 64 << 20 { 64 << 20 } else { batch },
+            walked_nodes: memory_bytes / 16 / 40,
         }
     }
 }
@@ -110,8 +113,8 @@ struct Run<'a> {
     kept: HashSet<ContainerId>,
     /// What the newest versions use; empty if nothing is arranged.
     usage: Usage,
-    /// What arranging may still move, once that is known.
-    credit: Option<Credit>,
+    /// What arranging may still move, and whether this run credited a version; once that is known.
+    credit: Option<(Credit, bool)>,
     /// The last data container that was seen, or made by this run.
     last_container: ContainerId,
     last: LastRun,
@@ -197,12 +200,10 @@ pub(crate) fn reclaim(
     run.last.ended_secs = now_secs();
     run.last.is_complete = run.report.stopped.is_none();
     run.last.freed_bytes = run.report.physical_before_bytes.saturating_sub(run.report.physical_after_bytes);
-    if run.report.chunks_moved + run.report.containers_freed > 0 {
+    if run.report.chunks_moved + run.report.containers_freed > 0 && !core.space.is_tight() {
         ForwardingNotes::keep(&core.stores, &*core.meta_device, &core.pool);
     }
-    if run.report.stopped.is_none() {
-        run.keep_credit();
-    }
+    run.keep_credit();
     // Closing the pool waits for this too. A run without work needs no record.
     if run.report.has_done_anything() || run.report.stopped.is_some() {
         run.note(true);

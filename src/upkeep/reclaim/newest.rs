@@ -8,8 +8,11 @@ use dedupfs_content::{AnyView, NodeReader};
 use dedupfs_namespace::Namespace;
 use dedupfs_store::recipe::Reference;
 
+use super::pace::Pace;
 use crate::versions::list::VersionInfo;
 
+/// Nodes read before the run gives way to clients.
+const NODES_AT_ONCE: usize = 64;
 /// Inodes visited at most for each node that may be read: those of small files need none.
 const INODES_PER_NODE: u64 = 64;
 
@@ -21,16 +24,16 @@ pub(super) struct Newest {
     pub(super) ino: u64,
 }
 
-/// Returns the newest sound version of each directory that holds versions.
+/// Returns the newest sound version of each source in each directory that holds versions.
 ///
 /// `versions` are in the order of their completion, as [`list`](crate::versions::list::list) returns them.
 pub(super) fn newest_of(namespace: &Namespace, versions: &[VersionInfo]) -> Result<Vec<Newest>> {
-    let mut by_directory = HashMap::new();
+    let mut by_series = HashMap::new();
     for version in versions.iter().filter(|version| !version.incomplete && !version.is_unknown) {
-        by_directory.insert(&version.directory, version.ino);
+        by_series.insert((&version.directory, &version.source, &version.host), version.ino);
     }
-    let mut newest = Vec::with_capacity(by_directory.len());
-    for ino in by_directory.into_values() {
+    let mut newest = Vec::with_capacity(by_series.len());
+    for ino in by_series.into_values() {
         let tree = namespace.inode_shared(ino)?.and_then(|inode| inode.root.reference());
         newest.extend(tree.map(|tree| Newest { tree, ino }));
     }
@@ -41,6 +44,7 @@ pub(super) fn newest_of(namespace: &Namespace, versions: &[VersionInfo]) -> Resu
 /// A walk that visits each node once. Memory: 32 bytes for each node.
 pub(super) struct Walk<'a> {
     nodes: &'a NodeReader,
+    pace: &'a Pace<'a>,
     /// Nodes that may be read at most.
     nodes_max: u64,
     met: HashSet<dedupfs_store::Fingerprint>,
@@ -50,12 +54,12 @@ pub(super) struct Walk<'a> {
 pub(super) type Visit<'v> = &'v mut dyn FnMut(&Reference, Option<&AnyView>) -> ControlFlow<()>;
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(nodes: &'a NodeReader, nodes_max: u64) -> Self {
-        Self { nodes, nodes_max, met: HashSet::new() }
+    pub(super) fn new(nodes: &'a NodeReader, pace: &'a Pace<'a>, nodes_max: u64) -> Self {
+        Self { nodes, pace, nodes_max, met: HashSet::new() }
     }
 
     /// Visits a reference and everything below it, from the end to the beginning, until `visit` breaks off or as many
-    /// nodes were read as may be.
+    /// nodes were read as may be, or the run should end. Gives way to clients.
     pub(super) fn below(&mut self, root: Reference, visit: Visit<'_>) -> ControlFlow<()> {
         let mut to_visit = vec![root];
         while let Some(reference) = to_visit.pop() {
@@ -64,6 +68,9 @@ impl<'a> Walk<'a> {
                 continue;
             };
             if self.met.len() as u64 >= self.nodes_max {
+                return ControlFlow::Break(());
+            }
+            if self.met.len().is_multiple_of(NODES_AT_ONCE) && self.pace.between_steps().is_some() {
                 return ControlFlow::Break(());
             }
             if self.met.insert(child.fingerprint) {

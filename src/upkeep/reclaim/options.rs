@@ -10,7 +10,7 @@ use crate::config::{RECLAIM_LEAVE_PERCENT, RECLAIM_SHARE_PERCENT, RECLAIM_THRESH
 pub enum Arranging {
     /// Nothing.
     Off,
-    /// In proportion to what new versions stored.
+    /// In proportion to what was stored for new versions; nothing if only dead containers are to be freed.
     #[default]
     Budget,
     /// Everything that the newest versions use in containers of which they use little.

@@ -19,6 +19,9 @@ use dedupfs_store::recipe::Reference;
 use super::Run;
 use super::newest::Walk;
 
+/// Nodes of the newest versions that may be read, as a multiple of those for the other files.
+const NEWEST_FACTOR: u64 = 16;
+
 /// The places of moved chunks or nodes; see the module's head.
 pub(super) struct RestoreOrder {
     /// 0: not met yet.
@@ -39,19 +42,19 @@ impl RestoreOrder {
         if order.missing == 0 {
             return order;
         }
-        let mut walk = Walk::new(run.core.dedup.nodes(), nodes_max.saturating_add(run.usage.nodes));
-        let walked = walk.versions(&run.usage.newest, &mut |reference, _| order.visit(reference, run));
+        let of_newest = run.usage.nodes.min(nodes_max.saturating_mul(NEWEST_FACTOR));
+        let mut walk = Walk::new(run.core.dedup.nodes(), run.pace, nodes_max.saturating_add(of_newest));
+        let walked = walk.versions(&run.usage.newest, &mut |reference, _| order.visit(reference));
         order.active_above = order.next;
         if walked.is_continue() {
-            walk.all(&run.core.namespace, &mut |reference, _| order.visit(reference, run));
+            walk.all(&run.core.namespace, &mut |reference, _| order.visit(reference));
         }
         order
     }
 
-    fn visit(&mut self, reference: &Reference, run: &Run<'_>) -> ControlFlow<()> {
+    fn visit(&mut self, reference: &Reference) -> ControlFlow<()> {
         self.meet(&reference.fingerprint());
-        let is_done = self.missing == 0 || run.pace.stopped().is_some();
-        if is_done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        if self.missing == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
     /// Whether a place is that of content that the newest versions use.

@@ -34,6 +34,12 @@ enum Part {
     Later { record: Option<ContainerRecord>, fingerprints: Vec<Fingerprint>, run_bytes: u64 },
 }
 
+impl Part {
+    fn names(&self, fingerprint: &Fingerprint) -> bool {
+        matches!(self, Self::Regions { place, .. } if place.table.find(fingerprint).is_some())
+    }
+}
+
 impl ContainerStore {
     /// Tops a sequential reader up to ¾ of `regions_max`; `None` if that adds less than a quarter of it, since a step
     /// has to be worthwhile. `regions_ahead` is the number of regions that the reader has requested and not reached.
@@ -61,8 +67,14 @@ impl Asking<'_> {
     pub(crate) fn add(&mut self, container: ContainerId, fingerprint: &Fingerprint, len_bytes: u64) -> bool {
         let mut at = self.part_of(container);
         if let Some(Part::Gone) = self.parts.get(at) {
-            let successor = self.shared.successor(container, fingerprint);
-            at = self.part_of(successor.unwrap_or(ContainerId::NONE));
+            // Neighbours mostly moved together.
+            at = match self.last.filter(|last| self.parts.get(*last).is_some_and(|part| part.names(fingerprint))) {
+                Some(last) => last,
+                None => {
+                    let successor = self.shared.successor(container, fingerprint);
+                    self.part_of(successor.unwrap_or(ContainerId::NONE))
+                }
+            };
         }
         let Self { shared, parts, last, regions, regions_max, .. } = self;
         let goes_on = last.replace(at) == Some(at);
