@@ -90,10 +90,10 @@ impl Service {
 
     /// Has the content of regular files read ahead, which are about to be read in this order. Files that are gone, or whose
     /// content is not published yet, are left out.
-    pub(crate) fn ask_ahead(&self, inos: impl IntoIterator<Item = Ino>) {
+    pub(crate) fn ask_for_beginnings(&self, inos: impl IntoIterator<Item = Ino>) {
         let inodes = inos.into_iter().filter_map(|ino| self.inode(ino).ok().flatten());
         let roots: Vec<Root> = inodes.map(|inode| inode.root).collect();
-        self.core.files.ask_ahead(roots);
+        self.core.files.ask_for_beginnings(roots);
     }
 
     /// Calls `read` with the content, loaded and finished as far as the range needs.

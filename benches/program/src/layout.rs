@@ -60,9 +60,10 @@ pub fn run(args: &Layout) -> Outcome {
     }
     let (one, all) = match directory {
         None => (args.files * args.size, args.files * args.size * (10 + args.versions) / 10),
-        Some(at) => (2 * files::content_bytes(at) / versions.len() as u64, files::content_bytes(at)),
+        Some(at) => (files::content_bytes(at) / versions.len() as u64, files::content_bytes(at)),
     };
-    let bench = Bench::new(&["dedupfs", "dedupfs-stats", "dedupfs-gc"], &["cp", "diff"], &args.pool, 5 * one, 2 * all)?;
+    let bench =
+        Bench::new(&["dedupfs", "dedupfs-stats", "dedupfs-gc"], &["cp", "diff"], &args.pool, 10 * one, 2 * all)?;
     println!("{}", machine::describe(&bench.work)?);
     let of = if directory.is_some() { "a real series" } else { "synthetic files" };
     println!("- {} versions of {of}, {} each; medians of {}\n", versions.len(), table::human(one), args.runs);
@@ -200,8 +201,8 @@ impl Measurement<'_> {
     }
 }
 
-/// The figures of a restore: MB/s of files, MB that the engine read, regions that it read, those that a reader waited for, and
-/// chunks that a reader looked up.
+/// The figures of a restore: MB/s of files, MB that the engine read, regions of content that it read, those that a reader waited
+/// for, and chunks and nodes that a reader looked up.
 struct Restore {
     rate: f64,
     data_mb: f64,

@@ -33,8 +33,8 @@ pub struct ForwardingNote {
 }
 
 impl ForwardingNote {
-    /// Makes the note of a container whose chunks were copied into these. Containers far behind the first one do not
-    /// fit into a note: the copies of a batch lie in containers that were begun one after another.
+    /// Makes the note of a container whose chunks were copied into these. Containers more than 64 numbers behind the
+    /// first one are left out: the index finds the chunks there.
     #[must_use]
     pub fn new(from: ContainerId, to: &BTreeSet<ContainerId>) -> Option<Self> {
         let first = *to.first()?;
@@ -94,7 +94,7 @@ impl ContainerStore {
         let (mut useful, mut useless) = (HashSet::new(), Vec::new());
         let all: Vec<_> =
             forwarding.notes.read().iter().map(|(&from, &(first, others))| (from, first, others)).collect();
-        // Content moves into later containers: the notes of those come first.
+        // Content mostly moves into later containers: the notes of those come first.
         for (from, first, others) in all.into_iter().rev() {
             let mut to = ForwardingNote { from, first, others }.to();
             match to.any(|container| useful.contains(&container) || self.is_known(container)) {

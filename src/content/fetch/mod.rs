@@ -140,7 +140,8 @@ impl Fetcher {
         self.fetch(&child.fingerprint, child.hint, Some(len_bytes))
     }
 
-    /// Whether the hint is right and the bytes can be fetched without the disk.
+    /// Whether the chunk is in the container of its hint, or where notes lead from it, and can be read without the disk. The
+    /// copy may still prove wrong; then the index is asked.
     pub(crate) fn is_cached(&self, fingerprint: &Fingerprint, hint: ContainerId) -> bool {
         self.store.cached(hint, fingerprint)
     }

@@ -84,8 +84,9 @@ impl ReadAhead {
 
 impl FileContext {
     /// Requests the beginnings of files that are about to be read one after another, as far as there is room: at most
-    /// [`PREFETCH_BYTES`] of each. A reader of small files is never sequential within one of them.
-    pub fn ask_ahead(&self, roots: impl IntoIterator<Item = Root>) {
+    /// [`PREFETCH_BYTES`] of each. A small file is read as a whole
+    /// before reading ahead within it can help. Reads recipe nodes on the calling thread.
+    pub fn ask_for_beginnings(&self, roots: impl IntoIterator<Item = Root>) {
         let Some(mut asking) = self.chunks.store().ask_ahead(0) else { return };
         let references = roots.into_iter().filter_map(|root| root.reference());
         let has_room = references.take_while(|reference| self.ask_for_beginning(*reference, &mut asking));

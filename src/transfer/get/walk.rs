@@ -233,7 +233,7 @@ impl Get<'_> {
     pub(super) fn batch(&self, batch: Batch, buffer: &mut Vec<u8>) {
         let Batch { directory, to, entries, .. } = batch;
         if self.tally.go_on().is_ok() {
-            self.service.ask_ahead(entries.iter().map(|(ino, _)| *ino));
+            self.service.ask_for_beginnings(entries.iter().map(|(ino, _)| *ino));
         }
         for (ino, name) in &entries {
             let path = || directory.path(name.to_bytes());

@@ -1,20 +1,20 @@
 //! Arranging: content of the newest versions is moved together, in their order, and apart from content that only older
 //! versions use.
 //!
-//! MFDedup (section 4) moves the whole newest version at each backup. Two thirds of its effect for a sixth of its
-//! copying comes from emptying only those containers of which the newest versions use little (HAR's utilization, ATC
-//! 14). So arranging is reclaiming with another measure of emptiness:
+//! MFDedup (section 4) moves the whole newest version at each backup. Most of its effect comes from emptying only those
+//! containers of which the newest versions use little (HAR's utilization, ATC 14). So arranging is reclaiming with
+//! another measure of emptiness:
 //!
 //! 1. The trees of the newest versions are walked; no chunk is read. For each container the bytes that they use are
 //!    summed up, by the hints of recipes, else by the index. A chunk that occurs often counts often: a wrong sum costs
 //!    order, never a byte.
 //! 2. Containers of which they use something, and less than [`USED_PERCENT`] of what lives there, are victims: those of
-//!    which they use the smallest share first, as far as the [`Credit`] goes.
+//!    which they use the smallest share first, as far as the [`Credit`] goes. All that lives there is charged.
 //! 3. The victims' batches have two streams ([`super::batch`]): *active* for what the newest versions use, in their order,
 //!    and *archive* for the rest, ordered by the last version that uses it. So a removed version frees whole containers.
 //!
-//! Cost: one read of the recipe nodes of the newest versions. Memory: 40 bytes for each container that they use, and 24
-//! for each victim.
+//! Cost: one read of the recipe nodes of the newest versions. Memory: 40 bytes for each container that they use, 32 for
+//! each of which they use little, 20 for each victim, and 64 Ki references of each kind that are looked up together.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -31,16 +31,18 @@ use super::newest::{Newest, Walk, newest_of};
 use super::options::Arranging;
 use crate::versions::list::list;
 
-/// Share of the live content of a container, in percent, that the newest versions use at least of what stays.
+/// A container stays if the newest versions use at least this share of its live content, in percent.
 const USED_PERCENT: u64 = 85;
 /// Bytes that may be moved for each byte that was stored for new versions.
 const MOVED_PER_NEW: u64 = 3;
-/// Part of the newest versions that may be moved at a time.
-const PART_MOVED: u64 = 4;
-/// Part of the time of a run that the walk may take.
-const PART_OF_TIME: u64 = 4;
+/// One part in so many of the newest versions may be moved at a time.
+const MOVED_DIVISOR: u64 = 4;
+/// The walk may take one part in so many of the time of a run.
+const TIME_DIVISOR: u64 = 4;
 /// Batches for which there must be room, so that arranging competes with no writer.
 const ROOM_BATCHES: u64 = 4;
+/// Recipes may move one byte for so many of content.
+const RECIPE_DIVISOR: u64 = 8;
 /// References looked up in the index at a time.
 const LOOKED_UP: usize = 64 * 1024;
 
@@ -59,6 +61,15 @@ pub(super) struct Usage {
     budget_bytes: u64,
 }
 
+/// The credit before this run, and as it is now.
+#[derive(Clone, Copy)]
+pub(super) struct Crediting {
+    before: Credit,
+    credit: Credit,
+    /// Whether new versions were credited: what is stored from the end of this run on is new for the next one.
+    marks: bool,
+}
+
 impl Usage {
     fn of(&mut self, kind: ContainerKind) -> &mut HashMap<ContainerId, u64> {
         match kind {
@@ -70,7 +81,7 @@ impl Usage {
 
 impl Run<'_> {
     /// Finds the newest versions. If there are versions that were not credited yet, sums up what the newest ones use, and
-    /// sets the budget. Order is not worth the last room.
+    /// sets the budget.
     pub(super) fn usage_of_newest(&mut self) -> Result<Usage> {
         let is_off = match self.options.arranging {
             Arranging::Off => true,
@@ -84,27 +95,36 @@ impl Run<'_> {
         let versions = list(&self.core.namespace.committed()?, None)?;
         let mut usage = Usage { newest: newest_of(&self.core.namespace, &versions)?, ..Usage::default() };
         let Some(until_ino) = versions.iter().map(|version| version.ino).max() else { return Ok(usage) };
-        let mut credit = self.read_credit();
+        let before = self.read_credit();
+        let mut credit = before;
         let is_new = until_ino > credit.until_ino;
-        if is_new || self.options.arranging == Arranging::All {
-            if !self.sum_up(&mut usage)? && self.pace.stopped().is_some() {
-                return Ok(usage);
-            }
-            if is_new {
-                let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
-                let used_bytes = usage.data.values().fold(0, sum);
-                let young = usage.data.iter().filter(|(container, _)| **container > credit.until_container);
-                let new_bytes = young.map(|(_, bytes)| bytes).fold(0, sum).saturating_sub(credit.copied_bytes);
-                let credited = credit.bytes.saturating_add(new_bytes.saturating_mul(MOVED_PER_NEW));
-                credit = Credit { until_ino, bytes: credited.min(used_bytes / PART_MOVED), ..credit };
-            }
-            usage.budget_bytes = if self.options.arranging == Arranging::All { u64::MAX } else { credit.bytes };
+        let is_asked = is_new || self.options.arranging == Arranging::All;
+        let is_known = is_asked && self.sum_up(&mut usage)?;
+        if is_asked && !is_known && self.pace.stopped().is_some() {
+            return Ok(usage);
         }
-        self.credit = Some((credit, is_new));
+        if is_new {
+            // Also if they cannot be walked: the next run must not try again.
+            credit.until_ino = until_ino;
+        }
+        if is_new && is_known {
+            let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
+            let used_bytes = usage.data.values().fold(0, sum);
+            let young = usage.data.iter().filter(|(container, _)| **container > credit.until_container);
+            let new_bytes = young.map(|(_, bytes)| bytes).fold(0, sum).saturating_sub(credit.copied_bytes);
+            let credited = credit.bytes.saturating_add(new_bytes.saturating_mul(MOVED_PER_NEW));
+            credit.bytes = credited.min(used_bytes / MOVED_DIVISOR);
+        }
+        usage.budget_bytes = match self.options.arranging {
+            Arranging::All => u64::MAX,
+            _ if is_known => credit.bytes,
+            _ => 0,
+        };
+        self.credit = Some(Crediting { before, credit, marks: is_new && is_known });
         Ok(usage)
     }
 
-    /// Order is not worth the last room.
+    /// Whether there is room for [`ROOM_BATCHES`] batches, and no disk is nearly full: order is not worth the last room.
     fn has_room_to_arrange(&self) -> Result<bool> {
         let room_bytes = self.core.space.step_bytes(ContainerKind::Data)?;
         Ok(!self.core.space.is_tight() && room_bytes > self.memory.batch_bytes.saturating_mul(ROOM_BATCHES))
@@ -125,7 +145,7 @@ impl Run<'_> {
         let is_stale = self.stale_hints();
         let mut unplaced = HashMap::<ContainerKind, HashMap<Fingerprint, u64>>::new();
         let mut outcome = Ok(());
-        let (began, time_max) = (Instant::now(), Duration::from_millis(self.options.max_time_ms / PART_OF_TIME));
+        let (began, time_max) = (Instant::now(), Duration::from_millis(self.options.max_time_ms / TIME_DIVISOR));
         let mut walk = Walk::new(self.core.dedup.nodes(), self.pace, self.memory.walked_nodes);
         let walked = walk.versions(&newest, &mut |reference, _| {
             let (kind, child) = (reference.kind(), reference.child());
@@ -165,7 +185,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the containers of which the newest versions use little, within the budget, which it charges.
+    /// Returns the containers of which the newest versions use little, within the budget, and charges the credit.
     pub(super) fn scattered(&mut self, kind: ContainerKind, closed: &Closed) -> HashSet<ContainerId> {
         let mut usage = std::mem::take(&mut self.usage);
         let mut scattered = Vec::new();
@@ -174,26 +194,23 @@ impl Run<'_> {
             let used = usage.of(kind).get(&candidate.id).copied().unwrap_or(0).min(live);
             let is_scattered = used > 0 && used.saturating_mul(100) < live.saturating_mul(USED_PERCENT);
             if is_scattered && !candidate.is_damaged && !self.kept.contains(&candidate.id) {
-                let used_bytes = u128::from(candidate.live_bytes) * u128::from(used) / u128::from(live);
-                scattered.push((u128::from(used) * 1000 / u128::from(live), candidate.id, used_bytes as u64));
+                scattered.push((used.saturating_mul(1000) / live, candidate.id, candidate.live_bytes));
             }
         });
         scattered.sort_unstable();
         let mut left_bytes = match kind {
-            ContainerKind::Data => usage.budget_bytes,
-            // Recipes are a small share of the content that they name.
-            ContainerKind::Recipe if usage.budget_bytes > 0 => u64::MAX,
-            ContainerKind::Recipe => 0,
+            ContainerKind::Recipe if usage.budget_bytes < u64::MAX => usage.budget_bytes / RECIPE_DIVISOR,
+            _ => usage.budget_bytes,
         };
         let mut chosen = HashSet::new();
-        for (_, container, used_bytes) in scattered {
-            if used_bytes > left_bytes {
+        for (_, container, live_bytes) in scattered {
+            if live_bytes > left_bytes {
                 break;
             }
-            left_bytes -= used_bytes;
-            self.report.arranged_bytes += used_bytes;
-            if let Some((credit, _)) = self.credit.as_mut().filter(|_| kind == ContainerKind::Data) {
-                credit.bytes = credit.bytes.saturating_sub(used_bytes);
+            left_bytes -= live_bytes;
+            self.report.arranged_bytes += live_bytes;
+            if let Some(crediting) = self.credit.as_mut().filter(|_| kind == ContainerKind::Data) {
+                crediting.credit.bytes = crediting.credit.bytes.saturating_sub(live_bytes);
             }
             chosen.insert(container);
         }
@@ -203,13 +220,15 @@ impl Run<'_> {
 
     /// Keeps what is left of the credit. A failure is logged: it costs some more moving.
     pub(super) fn keep_credit(&self) {
-        let Some((mut credit, is_new)) = self.credit else { return };
-        match is_new {
-            true => (credit.until_container, credit.copied_bytes) = (self.last_container, 0),
-            false if self.report.moved_bytes == 0 => return,
-            false => credit.copied_bytes = credit.copied_bytes.saturating_add(self.report.moved_bytes),
+        let Some(Crediting { before, mut credit, marks }) = self.credit else { return };
+        if marks {
+            (credit.until_container, credit.copied_bytes) = (self.last_container, 0);
+        } else {
+            credit.copied_bytes = credit.copied_bytes.saturating_add(self.copied_active_bytes);
         }
-        if let Err(error) = credit.write(&*self.core.meta_device, &self.core.pool) {
+        if credit != before
+            && let Err(error) = credit.write(&*self.core.meta_device, &self.core.pool)
+        {
             tracing::warn!(%error, "cannot write the credit of arranging");
         }
     }

@@ -274,6 +274,9 @@ impl<'b, 'r> Batch<'b, 'r> {
             self.run.report.chunks_moved += copied.chunks;
             self.run.report.moved_bytes += copied.bytes;
             self.run.report.hints_grown_bytes += copied.grown_bytes;
+            if stream == ACTIVE_STREAM && self.kind == ContainerKind::Data {
+                self.run.copied_active_bytes += copied.bytes;
+            }
             for (from, to) in copied.moves {
                 self.taken_by.entry(from).or_default().insert(to);
                 self.run.last_container = self.run.last_container.max(to);

@@ -20,7 +20,7 @@ const BATCH_CONTAINERS: usize = 64;
 /// Dead containers emptied between two commits: only their tables are read.
 const DEAD_CONTAINERS: usize = 256;
 /// Moved bytes for each node that may be read to order them: ordering costs a small share of the moving.
-const MOVED_BYTES_PER_NODE: u64 = 256 << 10;
+const MOVED_BYTES_PER_ORDER_NODE: u64 = 256 << 10;
 /// Nodes that may be read in any case.
 const ORDER_NODES_MIN: u64 = 1000;
 
@@ -357,7 +357,7 @@ impl<'a> Run<'a> {
             }
         }
         let moved_bytes: u64 = group.iter().map(|victim| victim.live_bytes).sum();
-        let nodes_max = (moved_bytes / MOVED_BYTES_PER_NODE).max(ORDER_NODES_MIN);
+        let nodes_max = (moved_bytes / MOVED_BYTES_PER_ORDER_NODE).max(ORDER_NODES_MIN);
         let order = RestoreOrder::find(self, alive.iter().map(|(_, fingerprint)| *fingerprint), nodes_max);
         // A container is placed at the mean place of its chunks.
         let mut sums: HashMap<ContainerId, (u64, u64)> = HashMap::with_capacity(group.len());

@@ -16,7 +16,7 @@ pub const FILE_NAME: &str = "arranging";
 const VERSION: u16 = 1;
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// Bytes that may be moved.
+/// How far versions were credited, and the bytes that are left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Credit {
     /// The last version that was credited: later ones have higher numbers.
@@ -25,7 +25,7 @@ pub struct Credit {
     pub until_container: ContainerId,
     /// Uncompressed bytes that may be moved yet.
     pub bytes: u64,
-    /// Uncompressed bytes that runs copied since then: these lie in younger containers, but are not new.
+    /// Uncompressed bytes of the newest versions that runs copied since then: these lie in younger containers, but are not new.
     pub copied_bytes: u64,
 }
 

@@ -28,7 +28,7 @@ pub struct ForwardingNotes {
 }
 
 impl ForwardingNotes {
-    /// Writes the notes durably. About 6 MiB at most, once in memory.
+    /// Writes the notes durably. Some 18 MiB of memory at most meanwhile.
     ///
     /// # Errors
     /// The device's; the old file is kept then.

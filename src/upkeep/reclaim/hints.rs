@@ -16,7 +16,7 @@ use super::Run;
 use super::newest::Walk;
 
 /// Moved bytes for each node that may be read to find stale hints.
-const MOVED_BYTES_PER_NODE: u64 = 16 << 10;
+const MOVED_BYTES_PER_HINT_NODE: u64 = 16 << 10;
 /// Bytes of recipe containers that may be emptied in any case.
 const RECIPE_BYTES_MIN: u64 = 64 << 20;
 
@@ -31,7 +31,7 @@ impl Run<'_> {
     }
 
     /// Returns each node, encoded with present hints. Nodes that need none, and damaged ones, come back as they are.
-    /// Cost: one lookup for all stale hints; 40 bytes of memory for each.
+    /// Cost: one lookup for all stale hints; some 150 bytes of memory for each.
     pub(super) fn with_present_hints(&self, nodes: &[&[u8]]) -> Result<Vec<Vec<u8>>> {
         let is_stale = self.stale_hints();
         let decoded: Vec<Option<Node>> = nodes.iter().map(|bytes| Node::decode(bytes).ok()).collect();
@@ -56,18 +56,18 @@ impl Run<'_> {
         Ok(decoded.into_iter().zip(nodes).map(renewed).collect())
     }
 
-    /// Returns the recipe containers with nodes of the newest files and frozen trees whose hints lead nowhere since this
-    /// run moved content: they are emptied, so that these nodes get present hints. Nodes that stay cannot get any: their
-    /// readers would go on finding the old copy.
+    /// Returns the recipe containers to empty because nodes in them have stale hints. Nodes that stay cannot get present
+    /// ones: their readers would go on finding the old copy.
     ///
-    /// Cost: one read of each of these nodes, [`MOVED_BYTES_PER_NODE`] for each at least. The containers with the most
-    /// such nodes come first; together they hold an eighth of the moved bytes at most, or [`RECIPE_BYTES_MIN`].
+    /// Reads at most one node for each [`MOVED_BYTES_PER_HINT_NODE`] moved, the newest files first. The containers with the
+    /// most such nodes come first. Together they hold an eighth of the moved bytes at most, or [`RECIPE_BYTES_MIN`] if that is
+    /// more.
     pub(super) fn recipes_with_stale_hints(&self) -> Result<HashSet<ContainerId>> {
         let moved_bytes = self.report.moved_bytes;
         if moved_bytes == 0 || self.core.space.is_tight() {
             return Ok(HashSet::new());
         }
-        let nodes_max = (moved_bytes / MOVED_BYTES_PER_NODE).min(self.memory.group_chunks);
+        let nodes_max = (moved_bytes / MOVED_BYTES_PER_HINT_NODE).min(self.memory.group_chunks);
         let (is_stale, mut nodes) = (self.stale_hints(), Vec::new());
         let mut walk = Walk::new(self.core.dedup.nodes(), self.pace, nodes_max);
         walk.all(&self.core.namespace, &mut |reference, view| {

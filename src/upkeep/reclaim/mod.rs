@@ -55,7 +55,7 @@ pub use self::report::{ReclaimReport, Stopped};
 // For the benchmark `gc_scale`.
 pub use self::victims::{Candidate, Choice, Classes, Sum};
 
-use self::arrange::Usage;
+use self::arrange::{Crediting, Usage};
 use self::control::Tracked;
 use self::freeing::Emptied;
 use self::pace::Pace;
@@ -80,7 +80,7 @@ pub(crate) struct RunMemory {
 }
 
 impl RunMemory {
-    /// Sizes for a pool with this `--memory`: about an eighth for both.
+    /// Sizes for a pool with this `--memory`: about a sixteenth for each; nodes are walked while a batch has nothing.
     pub(crate) const fn new(memory_bytes: u64) -> Self {
         let (group, batch) = (memory_bytes / 16 / 150, memory_bytes / 16);
         Self {
@@ -111,11 +111,13 @@ struct Run<'a> {
     emptied: Vec<Emptied>,
     /// Containers that could not be emptied: they are not tried again.
     kept: HashSet<ContainerId>,
-    /// What the newest versions use; empty if nothing is arranged.
+    /// The newest versions, and what they use in each container: nothing if no version is new.
     usage: Usage,
-    /// What arranging may still move, and whether this run credited a version; once that is known.
-    credit: Option<(Credit, bool)>,
-    /// The last data container that was seen, or made by this run.
+    /// What arranging may still move, once that is known.
+    credit: Option<Crediting>,
+    /// Bytes of chunks that were copied because the newest versions use them.
+    copied_active_bytes: u64,
+    /// Highest number of a closed data container, or of any container that this run wrote.
     last_container: ContainerId,
     last: LastRun,
     noted_at: Option<Instant>,
@@ -162,6 +164,7 @@ pub(crate) fn reclaim(
         kept: HashSet::new(),
         usage: Usage::default(),
         credit: None,
+        copied_active_bytes: 0,
         last_container: ContainerId::NONE,
         last: LastRun { started_secs: now_secs(), ..LastRun::default() },
         noted_at: None,

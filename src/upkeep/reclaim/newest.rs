@@ -16,7 +16,7 @@ const NODES_AT_ONCE: usize = 64;
 /// Inodes visited at most for each node that may be read: those of small files need none.
 const INODES_PER_NODE: u64 = 64;
 
-/// The newest version of a series.
+/// The newest version of one source in one directory.
 pub(super) struct Newest {
     /// Its frozen tree.
     pub(super) tree: Reference,
@@ -24,16 +24,16 @@ pub(super) struct Newest {
     pub(super) ino: u64,
 }
 
-/// Returns the newest sound version of each source in each directory that holds versions.
+/// Returns the newest complete and readable version of each source in each directory.
 ///
 /// `versions` are in the order of their completion, as [`list`](crate::versions::list::list) returns them.
 pub(super) fn newest_of(namespace: &Namespace, versions: &[VersionInfo]) -> Result<Vec<Newest>> {
-    let mut by_series = HashMap::new();
+    let mut by_source = HashMap::new();
     for version in versions.iter().filter(|version| !version.incomplete && !version.is_unknown) {
-        by_series.insert((&version.directory, &version.source, &version.host), version.ino);
+        by_source.insert((&version.directory, &version.source, &version.host), version.ino);
     }
-    let mut newest = Vec::with_capacity(by_series.len());
-    for ino in by_series.into_values() {
+    let mut newest = Vec::with_capacity(by_source.len());
+    for ino in by_source.into_values() {
         let tree = namespace.inode_shared(ino)?.and_then(|inode| inode.root.reference());
         newest.extend(tree.map(|tree| Newest { tree, ino }));
     }
@@ -41,7 +41,7 @@ pub(super) fn newest_of(namespace: &Namespace, versions: &[VersionInfo]) -> Resu
     Ok(newest)
 }
 
-/// A walk that visits each node once. Memory: 32 bytes for each node.
+/// A walk that visits each node once. Memory: some 40 bytes for each node.
 pub(super) struct Walk<'a> {
     nodes: &'a NodeReader,
     pace: &'a Pace<'a>,
@@ -88,7 +88,8 @@ impl<'a> Walk<'a> {
         newest.iter().rev().try_for_each(|newest| self.below(newest.tree, visit))
     }
 
-    /// Visits all files and frozen trees, from the newest to the oldest.
+    /// Visits files and frozen trees from the newest to the oldest: as many nodes as may be read, and
+    /// [`INODES_PER_NODE`] inodes for each.
     pub(super) fn all(&mut self, namespace: &Namespace, visit: Visit<'_>) {
         let mut inodes_left = self.nodes_max.saturating_mul(INODES_PER_NODE);
         let walked = namespace.for_each_newest(&mut |inode| {
@@ -97,7 +98,7 @@ impl<'a> Walk<'a> {
             Ok(if inodes_left == 0 { ControlFlow::Break(()) } else { walked })
         });
         if let Err(error) = walked {
-            tracing::warn!(%error, "some moved chunks are not in the order of the newest files");
+            tracing::warn!(%error, "cannot list all files: some content is not in order, or keeps stale hints");
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct ReclaimOptions {
     /// Nobody waits for the run. While clients are active, it leaves containers that are being filled (otherwise it
     /// closes them, so that their garbage is reclaimed too). A request for a run, a plan or a check ends it.
     pub is_background: bool,
-    /// Whether content of the newest versions is moved together.
+    /// How much content of the newest versions is moved together.
     #[serde(default)]
     pub arranging: Arranging,
 }

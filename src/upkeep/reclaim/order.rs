@@ -1,8 +1,8 @@
 //! The order in which the newest recipes use the moved chunks, so that emptying containers mends fragmentation
 //! (`ARCHITECTURE.md`, *The life of an unlink, and reclaiming*).
 //!
-//! The newest versions are walked first if they are arranged ([`super::arrange`]), then all files and frozen trees from the newest to the
-//! oldest, each from its end to its beginning. A chunk gets the highest
+//! The newest versions are walked first, unless arranging ([`super::arrange`]) is off or room is short. Then all files and
+//! frozen trees are walked from the newest to the oldest, each from its end to its beginning. A chunk gets the highest
 //! free place when it is first met. So the newest file that uses a chunk decides. Files made one after another (a
 //! backup) lie in the order in which they were made, which is the order of a restore.
 //!
@@ -34,8 +34,8 @@ pub(super) struct RestoreOrder {
 }
 
 impl RestoreOrder {
-    /// Finds the places of `wanted`, chunks or nodes, reading at most `nodes_max` nodes besides those of the newest
-    /// versions. Unreadable nodes are left out: that costs only order.
+    /// Finds the places of `wanted`, chunks or nodes, reading at most `nodes_max` nodes, and up to [`NEWEST_FACTOR`] times as
+    /// many more if the newest versions were walked before. Unreadable nodes are left out: that costs only order.
     pub(super) fn find(run: &Run<'_>, wanted: impl Iterator<Item = Fingerprint>, nodes_max: u64) -> Self {
         let places: HashMap<Fingerprint, u32> = wanted.map(|fingerprint| (fingerprint, 0)).collect();
         let mut order = Self { missing: places.len(), places, next: u32::MAX, active_above: u32::MAX };

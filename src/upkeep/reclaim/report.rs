@@ -37,7 +37,8 @@ pub struct ReclaimReport {
     /// Bytes by which moved nodes grew, or shrank, because they name other containers now.
     #[serde(default)]
     pub hints_grown_bytes: i64,
-    /// The part of them in containers that were chosen for the order of the newest versions.
+    /// Uncompressed live bytes of the containers that were chosen for the order of the newest versions. A run that ends
+    /// early may have moved fewer.
     #[serde(default)]
     pub arranged_bytes: u64,
     /// Containers freed.

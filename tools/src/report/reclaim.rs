@@ -65,8 +65,8 @@ fn done(lines: &mut Lines, report: &ReclaimReport) {
     lines.line("copied forward", format!("{} chunks, {}", report.chunks_moved, exact(report.moved_bytes)));
     if report.arranged_bytes > 0 {
         lines.line(
-            "of these arranged",
-            format!("{}, for the order of the newest versions", exact(report.arranged_bytes)),
+            "arranged",
+            format!("{} among them, for the order of the newest versions", exact(report.arranged_bytes)),
         );
     }
     let dead = report.containers_dead;
