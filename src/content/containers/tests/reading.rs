@@ -148,7 +148,8 @@ fn a_reader_is_told_when_it_has_asked_for_enough() {
     let added = firsts.iter().take_while(|first| asking.add(container, &first.fingerprint, 1)).count();
     assert_eq!((added, asking.regions()), (window, window));
     assert!(asking.add(container, &firsts[0].fingerprint, 1), "it costs nothing more");
-    assert!(!asking.add(ContainerId(12_345), &firsts[0].fingerprint, 1), "it must be looked up, and may cost a region");
+    assert!(asking.add(ContainerId(12_345), &firsts[0].fingerprint, 1), "the container of the chunk before has it");
+    assert!(!asking.add(ContainerId(12_345), &Fingerprint([9; 32]), 1), "it must be looked up, and may cost a region");
     assert!(!store.prefetch_is_idle());
     drop(asking);
     assert!(store.prefetch_is_idle(), "what is not started is on nobody's way");
