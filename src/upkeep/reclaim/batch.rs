@@ -272,7 +272,8 @@ impl<'b, 'r> Batch<'b, 'r> {
             core.dedup.wait_for_room()?;
             let copied = core.dedup.copy_forward(self.kind, stream, &chunks, &mut sealed)?;
             self.run.report.chunks_moved += copied.chunks;
-            self.run.report.moved_bytes += copied.bytes;
+            // As they were, which a plan knows.
+            self.run.report.moved_bytes += copied.bytes.saturating_add_signed(-copied.grown_bytes);
             self.run.report.hints_grown_bytes += copied.grown_bytes;
             if stream == ACTIVE_STREAM && self.kind == ContainerKind::Data {
                 self.run.copied_active_bytes += copied.bytes;

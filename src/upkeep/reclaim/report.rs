@@ -32,7 +32,7 @@ pub struct ReclaimReport {
     pub chunks_removed: u64,
     /// Chunks and nodes copied forward out of emptied containers.
     pub chunks_moved: u64,
-    /// Their bytes, uncompressed.
+    /// Their bytes, uncompressed, as they were before.
     pub moved_bytes: u64,
     /// Bytes by which moved nodes grew, or shrank, because they name other containers now.
     #[serde(default)]
