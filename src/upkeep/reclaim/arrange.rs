@@ -21,13 +21,14 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use dedupfs_base::Result;
+use dedupfs_store::recipe::Reference;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 use dedupfs_sync::clock::Instant;
 
 use super::Run;
 use super::containers::Closed;
 use super::credit::Credit;
-use super::newest::{Newest, Walk, newest_of};
+use super::newest::{Walk, newest_of};
 use super::options::Arranging;
 use crate::versions::list::list;
 
@@ -49,8 +50,8 @@ const LOOKED_UP: usize = 64 * 1024;
 /// What the newest versions use.
 #[derive(Default)]
 pub(super) struct Usage {
-    /// The newest versions.
-    pub(super) newest: Vec<Newest>,
+    /// The trees of the newest versions.
+    pub(super) newest: Vec<Reference>,
     /// Nodes that they have.
     pub(super) nodes: u64,
     /// Bytes of chunks that they use in each data container.

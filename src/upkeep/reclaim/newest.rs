@@ -1,6 +1,6 @@
 //! The walk through what files and frozen trees refer to, the newest first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::ControlFlow;
 
 use dedupfs_base::Result;
@@ -16,28 +16,24 @@ const NODES_AT_ONCE: usize = 64;
 /// Inodes visited at most for each node that may be read: those of small files need none.
 const INODES_PER_NODE: u64 = 64;
 
-/// The newest version of one source in one directory.
-pub(super) struct Newest {
-    /// Its frozen tree.
-    pub(super) tree: Reference,
-    /// The version.
-    pub(super) ino: u64,
-}
-
-/// Returns the newest complete and readable version of each source in each directory.
+/// Returns the frozen tree of the newest complete and readable version of each directory, and of each source in it that has several: sources
+/// that are backed up in turn are all arranged, and a source that has another path each time counts once.
 ///
 /// `versions` are in the order of their completion, as [`list`](crate::versions::list::list) returns them.
-pub(super) fn newest_of(namespace: &Namespace, versions: &[VersionInfo]) -> Result<Vec<Newest>> {
-    let mut by_source = HashMap::new();
+pub(super) fn newest_of(namespace: &Namespace, versions: &[VersionInfo]) -> Result<Vec<Reference>> {
+    let (mut by_directory, mut by_source) = (HashMap::new(), HashMap::new());
     for version in versions.iter().filter(|version| !version.incomplete && !version.is_unknown) {
-        by_source.insert((&version.directory, &version.source, &version.host), version.ino);
+        by_directory.insert(&version.directory, version.ino);
+        let of_source = by_source.entry((&version.directory, &version.source, &version.host)).or_insert((0_u64, 0));
+        *of_source = (of_source.0 + 1, version.ino);
     }
-    let mut newest = Vec::with_capacity(by_source.len());
-    for ino in by_source.into_values() {
+    let of_sources = by_source.into_values().filter(|(count, _)| *count > 1).map(|(_, ino)| ino);
+    let inos: BTreeSet<u64> = by_directory.into_values().chain(of_sources).collect();
+    let mut newest = Vec::with_capacity(inos.len());
+    for ino in inos {
         let tree = namespace.inode_shared(ino)?.and_then(|inode| inode.root.reference());
-        newest.extend(tree.map(|tree| Newest { tree, ino }));
+        newest.extend(tree);
     }
-    newest.sort_unstable_by_key(|newest| newest.ino);
     Ok(newest)
 }
 
@@ -84,8 +80,8 @@ impl<'a> Walk<'a> {
     }
 
     /// Visits these trees, the last one first.
-    pub(super) fn versions(&mut self, newest: &[Newest], visit: Visit<'_>) -> ControlFlow<()> {
-        newest.iter().rev().try_for_each(|newest| self.below(newest.tree, visit))
+    pub(super) fn versions(&mut self, newest: &[Reference], visit: Visit<'_>) -> ControlFlow<()> {
+        newest.iter().rev().try_for_each(|tree| self.below(*tree, visit))
     }
 
     /// Visits files and frozen trees from the newest to the oldest: as many nodes as may be read, and
