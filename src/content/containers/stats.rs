@@ -1,4 +1,4 @@
-//! Counters of one [`ContainerStore`](super::ContainerStore) since it was opened.
+//! Counters of one [`ContainerStore`] since it was opened.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -116,7 +116,7 @@ impl Prefetching {
     }
 }
 
-/// The claims of a job or of an [`Asking`](asking::Asking); dropping returns them, also those of a job that never started. Holds no
+/// The claims of a job or of an [`Asking`]; dropping returns them, also those of a job that never started. Holds no
 /// reference to the store: the jobs still waiting do not keep a closed store alive.
 struct Claims {
     shared: Weak<Shared>,
