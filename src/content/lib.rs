@@ -24,10 +24,10 @@ mod workers;
 pub use chunker::{Chunker, chunker};
 pub use containers::{
     ACTIVE_STREAM, Caches, ContainerOptions, ContainerStore, Extended, FORWARDING_NOTES_MAX, ForwardingNote,
-    Inspection, RECLAIM_STREAM, StreamId, Suspect, WholeContainer,
+    Inspection, RECLAIM_STREAM, StreamId, Suspect, Wanted, WholeContainer,
 };
 pub use dedup::{ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, Pin, RootPin, Section};
-pub use fetch::{AnyView, Fetcher, NodeReader, NodeView};
+pub use fetch::{AnyView, Fetcher, NodeReader, NodeView, Sweep, SweepTarget};
 pub use file::{FileBody, FileContext, Published, ReadAhead};
 pub use fingerprint::Fingerprinter;
 pub use ingest::{BatchPool, IngestContext};

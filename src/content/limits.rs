@@ -42,8 +42,6 @@ pub(crate) const BLOCK_INDEX_CHUNKS_MAX: usize = 32_768;
 pub(crate) const DIRTY_EXTENT_BYTES_MAX: usize = 1 << 20;
 /// Largest file. The kernel's offsets are signed; recipes would allow more.
 pub const FILE_BYTES_MAX: u64 = 1 << 60;
-/// Distance that prefetching stays ahead of a sequential reader.
-pub(crate) const PREFETCH_BYTES: u64 = 16 * MIB;
 /// Number of tries to read a chunk whose container moved meanwhile.
 pub(crate) const READ_RETRIES: usize = 4;
 

@@ -139,6 +139,12 @@ impl Pool {
         transfer::get(&self.service, ino, to, patterns, progress)
     }
 
+    /// Measures the time of a seek of the data disk, for a quarter of a second at most, so that content is read as suits it. `None` if
+    /// there is too little content to tell.
+    pub fn measure_seeks(&self) -> Option<Duration> {
+        self.core.stores.data.measure_seeks()
+    }
+
     /// Returns the time since the last request of a client.
     #[must_use]
     pub fn idle_for(&self) -> Duration {

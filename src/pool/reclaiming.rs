@@ -3,7 +3,7 @@
 use dedupfs_base::{ReadOnly, Result};
 
 use super::{Pool, Progress, busy, running_already};
-use crate::upkeep::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus};
+use crate::upkeep::reclaim::{LastRun, ReclaimControl, ReclaimOptions, ReclaimReport, ReclaimStatus, has_new_versions};
 use crate::versions::notes;
 
 impl Pool {
@@ -47,6 +47,14 @@ impl Pool {
         }
         crate::upkeep::reclaim::reclaim(core, options, &self.reclaiming, progress)
             .map_err(|error| core.space.explain(error))
+    }
+
+    /// Whether there are versions for which content was not arranged yet.
+    ///
+    /// # Errors
+    /// The namespace's.
+    pub fn has_new_versions(&self) -> Result<bool> {
+        has_new_versions(&self.core)
     }
 
     /// Returns the control that stops, pauses and resumes reclaiming.

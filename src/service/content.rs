@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_content::{FILE_BYTES_MAX, FileBody, StreamId};
+use dedupfs_content::{FILE_BYTES_MAX, FileBody, StreamId, Sweep, SweepTarget};
 use dedupfs_namespace::{Inode, is_frozen, version_of};
 use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
-use dedupfs_store::recipe::Root;
+use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{StoreError, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
@@ -94,6 +94,26 @@ impl Service {
         let inodes = inos.into_iter().filter_map(|ino| self.inode(ino).ok().flatten());
         let roots: Vec<Root> = inodes.map(|inode| inode.root).collect();
         self.core.files.ask_for_beginnings(roots);
+    }
+
+    /// Calls `visit(offset, chunk)` for the chunks and runs of zeros of a file of a version, in order, until it returns `false`.
+    ///
+    /// # Errors
+    /// `NotFound` if the version is gone; `Corrupt` if its tree or the file's recipe is damaged; I/O errors.
+    pub(crate) fn for_each_frozen_chunk(&self, ino: Ino, visit: &mut dyn FnMut(u64, &Child) -> bool) -> Result<()> {
+        let inode = self.inode(ino)?.filter(|_| is_frozen(ino)).ok_or(EngineError::NotFound)?;
+        self.core.files.for_each_chunk(&inode.root, visit)
+    }
+
+    /// Reads the chunks of many files in the order of the disk.
+    pub(crate) fn sweep(&self, sweep: Sweep, target: &dyn SweepTarget) {
+        self.core.activity.note();
+        self.core.files.chunks.sweep(sweep, target);
+    }
+
+    /// The bound of the engine's memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.core.memory.total_bytes
     }
 
     /// Calls `read` with the content, loaded and finished as far as the range needs.

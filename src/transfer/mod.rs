@@ -18,7 +18,8 @@
 //!
 //! Memory: a buffer of 1 MiB for each thread; the directories on the way; the names of one directory at a time and of directories still to
 //! be entered; the inode numbers of files with several names that have not all been seen; for [`mod@get`], the inode numbers of the directories
-//! in the directory being listed. Descriptors: [`directory`] keeps 64 open, and each waiting batch of files has one.
+//! in the directory being listed, and two windows of files (`get/window.rs`). Descriptors: [`directory`] keeps 64 open, each waiting batch of files has one, and a
+//! [`mod@get`] keeps 128 files open whose content arrives.
 
 #[cfg(test)]
 mod choosing_tests;
@@ -30,6 +31,8 @@ mod get;
 mod hostile_tests;
 mod pseudo;
 mod put;
+#[cfg(test)]
+mod restore_tests;
 mod several_names;
 mod tally;
 #[cfg(test)]

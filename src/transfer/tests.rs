@@ -21,12 +21,12 @@ use crate::pool::{OpenOptions, Pool, format_on};
 use crate::progress::{NoProgress, Progress};
 use crate::upkeep::check::CheckOptions;
 
-fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
+pub(super) fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
     let options = OpenOptions { memory_bytes: 0, ..OpenOptions::default() };
     Pool::open_on(device, device, Vec::new(), &options, &NoProgress).unwrap()
 }
 
-fn pool_on(device: &Arc<dyn Device>) -> Arc<Pool> {
+pub(super) fn pool_on(device: &Arc<dyn Device>) -> Arc<Pool> {
     let properties = PoolProperties { container_bytes: 1 << 20, ..PoolProperties::default() };
     format_on(device, device, b".".to_vec(), &properties, (0, 0)).unwrap();
     open(device)
@@ -84,12 +84,12 @@ pub(super) fn lookup(pool: &Pool, parent: Ino, name: &[u8]) -> std::result::Resu
     Ok(found)
 }
 
-fn assert_clean(pool: &Pool) {
+pub(super) fn assert_clean(pool: &Pool) {
     let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).unwrap();
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
-fn noise(seed: u64, len: usize) -> Vec<u8> {
+pub(super) fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let words = std::iter::repeat_with(|| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -99,7 +99,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// Lists all names below, with attributes and content of each.
-fn picture(root: &Path) -> Vec<String> {
+pub(super) fn picture(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ways = vec![root.to_owned()];
     while let Some(path) = ways.pop() {
@@ -510,13 +510,13 @@ fn pool_with_large(device: &FaultyDevice) -> (Arc<Pool>, Ino) {
 }
 
 /// Cancels after `calls_max` calls.
-struct Ending {
+pub(super) struct Ending {
     calls: AtomicU64,
     calls_max: u64,
 }
 
 impl Ending {
-    fn after(calls_max: u64) -> Self {
+    pub(super) fn after(calls_max: u64) -> Self {
         Self { calls: AtomicU64::new(0), calls_max }
     }
 }

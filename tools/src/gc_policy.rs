@@ -1,9 +1,9 @@
-//! When and how a mount reclaims by itself: the option `-o gc` and its details.
+//! When and how a mount reclaims and arranges by itself: the options `-o gc` and `-o arrange`, and their details.
 
 use std::fmt;
 use std::time::Duration;
 
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::reclaim::{Arranging, ReclaimOptions};
 
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Clients count as idle after this time without a request.
@@ -50,9 +50,20 @@ impl fmt::Display for Window {
     }
 }
 
+/// When content of new versions is arranged.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrange {
+    Off,
+    /// While clients are idle.
+    Idle,
+    /// Also beside clients, for a share of the time.
+    On,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Policy {
     pub(crate) is_on: bool,
+    pub(crate) arrange: Arrange,
     pub(crate) is_idle_only: bool,
     options: ReclaimOptions,
     pub(crate) window: Option<Window>,
@@ -67,6 +78,7 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             is_on: false,
+            arrange: Arrange::Idle,
             is_idle_only: false,
             options: ReclaimOptions { is_background: true, ..ReclaimOptions::default() },
             window: None,
@@ -93,6 +105,10 @@ impl Policy {
             ("gc", "idle") => (self.is_on, self.is_idle_only) = (true, true),
             ("gc", "off") => self.is_on = false,
             ("gc", _) => return Err("on, idle or off is needed".to_owned()),
+            ("arrange", "idle") => self.arrange = Arrange::Idle,
+            ("arrange", "" | "on") => self.arrange = Arrange::On,
+            ("arrange", "off") => self.arrange = Arrange::Off,
+            ("arrange", _) => return Err("idle, on or off is needed".to_owned()),
             ("gc_threshold", value) => self.options.threshold_percent = percent(value)?,
             ("gc_leave", value) => self.options.leave_percent = percent(value)?,
             ("gc_share", value) => self.options.share_percent = percent(value)?,
@@ -104,7 +120,7 @@ impl Policy {
             _ => return Ok(false),
         }
         self.is_stated |= name == "gc";
-        self.is_detailed |= name != "gc";
+        self.is_detailed |= !matches!(name, "gc" | "arrange");
         Ok(true)
     }
 
@@ -113,11 +129,26 @@ impl Policy {
         self.is_detailed && !self.is_stated
     }
 
+    /// Whether there is anything to do in the background.
+    pub(crate) const fn does_anything(&self) -> bool {
+        self.is_on || !matches!(self.arrange, Arrange::Off)
+    }
+
+    /// Whether the next run waits until clients are idle.
+    pub(crate) const fn waits_for_idle(&self) -> bool {
+        if self.is_on { self.is_idle_only } else { matches!(self.arrange, Arrange::Idle) }
+    }
+
     pub(crate) fn options(&self, max_time: Option<Duration>) -> ReclaimOptions {
+        let options = match (self.is_on, self.arrange) {
+            (true, Arrange::Off) => ReclaimOptions { arranging: Arranging::Off, ..self.options },
+            (true, _) => self.options,
+            (false, _) => ReclaimOptions { share_percent: self.options.share_percent, ..ReclaimOptions::arranging() },
+        };
         ReclaimOptions {
-            share_percent: if self.is_idle_only { 0 } else { self.options.share_percent },
+            share_percent: if self.waits_for_idle() { 0 } else { options.share_percent },
             max_time_ms: max_time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(0)),
-            ..self.options
+            ..options
         }
     }
 }
@@ -176,7 +207,20 @@ mod tests {
         assert_eq!(policy.options(None).share_percent, 0);
         policy.take("gc", "off").unwrap();
         assert_eq!(policy.to_string(), "off");
-        for (name, value) in [("gc", "maybe"), ("gc_leave", "101"), ("gc_interval", "0"), ("gc_window", "night")] {
+        let arranging = policy.options(None);
+        assert_eq!(
+            (arranging.threshold_percent, arranging.arranging, arranging.share_percent),
+            (0, Arranging::Alone, 0)
+        );
+        policy.take("arrange", "on").unwrap();
+        assert!(policy.options(None).share_percent == 20 && !policy.waits_for_idle());
+        policy.take("arrange", "off").unwrap();
+        assert!(!policy.does_anything());
+        policy.take("gc", "on").unwrap();
+        assert_eq!(policy.options(None).arranging, Arranging::Off);
+        for (name, value) in
+            [("gc", "maybe"), ("gc_leave", "101"), ("gc_interval", "0"), ("gc_window", "night"), ("arrange", "5")]
+        {
             assert!(policy.take(name, value).is_err(), "{name}={value}");
         }
     }

@@ -24,7 +24,7 @@ const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noe
 const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
                             opposites), threads=N, keep_awake=auto|on|off, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
                             log_file=FILE, gc[=on|idle|off], gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT, \
-                            gc_window=HOUR-HOUR, gc_interval=SECONDS, and those of mount(8) and systemd";
+                            gc_window=HOUR-HOUR, gc_interval=SECONDS, arrange=idle|on|off, and those of mount(8) and systemd";
 
 #[derive(Debug)]
 pub(crate) struct Options {

@@ -134,6 +134,9 @@ fn serve(
         tracing::warn!(%error, "no log is kept: cannot write {}", path.display());
         log.release();
     }
+    if let Some(seek) = pool.measure_seeks() {
+        tracing::info!(microseconds = seek.as_micros() as u64, "a seek of the data disk");
+    }
     let served = mount_and_listen(&pool, &pool_root, &mountpoint, &given, &events);
     let (daemon, server) = match served {
         Ok(served) => served,

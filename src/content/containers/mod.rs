@@ -8,7 +8,7 @@
 //!    ([`shared`]). A container that could exceed its slot with one more chunk is sealed with a table.
 //! 3. [`write_out`](ContainerStore::write_out()) writes all containers out and reports records for the namespace ([`mod@write_out`]).
 //! 4. [`read_chunk`](ContainerStore::read_chunk) finds the chunk in memory or on disk ([`read`]). [`prefetch`] loads
-//!    regions ahead. Notes lead to the copies of what was in an emptied container ([`forwarding`]).
+//!    regions ahead; [`sweep`] reads what many files need in the order of the disk. Notes lead to the copies of what was in an emptied container ([`forwarding`]).
 //! 5. [`forget`](ContainerStore::forget) and [`free`](ContainerStore::free) end a container; the slot is free after the namespace has
 //!    durably forgotten it.
 //!
@@ -44,9 +44,11 @@ mod inspect;
 mod open_container;
 mod prefetch;
 mod read;
+mod seeks;
 mod shared;
 mod stats;
 mod streams;
+mod sweep;
 mod verify;
 mod write_out;
 
@@ -62,6 +64,8 @@ pub use read::Caches;
 pub(crate) use read::reads_of_this_thread;
 pub(crate) use stats::ContainerStats;
 pub use streams::{ACTIVE_STREAM, RECLAIM_STREAM, StreamId};
+pub(crate) use sweep::SweptContainer;
+pub use sweep::Wanted;
 pub use write_out::Extended;
 
 use open_container::{Limits, OpenContainer};

@@ -157,7 +157,7 @@ pub(crate) fn reads_of_this_thread() -> Reads {
 
 impl Shared {
     /// Counts a read of this thread.
-    fn count_read(&self, len_bytes: u64) {
+    pub(super) fn count_read(&self, len_bytes: u64) {
         self.counters.read_bytes.fetch_add(len_bytes, Ordering::Relaxed);
         let before = READS.get();
         READS.set(Reads { reads: before.reads + 1, bytes: before.bytes + len_bytes });

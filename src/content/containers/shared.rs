@@ -31,6 +31,7 @@ use super::forwarding::Forwarding;
 use super::open_container::{Batch, Cut, Goal, Mark, OpenContainer};
 use super::prefetch::Prefetching;
 use super::read::Caches;
+use super::seeks::Seeks;
 use super::stats::Counters;
 use crate::workers::WorkerPool;
 
@@ -59,6 +60,7 @@ pub(super) struct Shared {
     pub(super) caches: Arc<Caches>,
     pub(super) prefetching: Prefetching,
     pub(super) forwarding: Forwarding,
+    pub(super) seeks: Seeks,
     pub(super) counters: Counters,
     pub(super) buffers: Arc<RegionPool>,
     pub(super) write_buffers: WriteBuffers,
@@ -115,6 +117,7 @@ impl Shared {
             workers,
             writers,
             directory: RwLock::new(HashMap::new()),
+            seeks: Seeks::default(),
             counters: Counters::default(),
             started: Instant::now(),
             compressing_bytes: AtomicU64::new(0),

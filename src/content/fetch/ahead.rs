@@ -53,7 +53,7 @@ impl Fetcher {
 }
 
 /// Returns the chunks that the index knows, by their container.
-fn look_up(index: &Index, fingerprints: &[Fingerprint]) -> Result<BTreeMap<ContainerId, Vec<Fingerprint>>> {
+pub(super) fn look_up(index: &Index, fingerprints: &[Fingerprint]) -> Result<BTreeMap<ContainerId, Vec<Fingerprint>>> {
     let mut sealed = index.sealed_cells_of(fingerprints)?;
     let cells = index.cells_of(fingerprints, &mut sealed)?;
     let mut found = BTreeMap::<_, Vec<_>>::new();

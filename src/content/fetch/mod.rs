@@ -6,6 +6,7 @@
 
 mod ahead;
 mod nodes;
+mod sweep;
 
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ use crate::limits::READ_RETRIES;
 use ahead::Places;
 
 pub use nodes::{AnyView, NodeReader, NodeView};
+pub use sweep::{Sweep, SweepTarget};
 
 /// Reads chunks (or recipe nodes) of one kind.
 #[derive(Clone)]

@@ -21,6 +21,7 @@
 pub(crate) mod body;
 pub(crate) mod dirty;
 mod former;
+mod published;
 pub(crate) mod read;
 mod read_ahead;
 pub(crate) mod rewrite;

@@ -3,11 +3,9 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use dedupfs_store::recipe::{Reference, Root, references};
+use dedupfs_store::recipe::{Child, Root};
 
 use super::body::{FileBody, FileContext};
-use crate::containers::Asking;
-use crate::limits::PREFETCH_BYTES;
 
 /// Sequential bytes after which a reader counts as sequential.
 const SEQUENTIAL_AFTER_BYTES: u64 = 256 * 1024;
@@ -54,13 +52,13 @@ impl Asked {
 }
 
 impl ReadAhead {
-    /// Notes a read of a file of `size_bytes`.
-    fn note(&mut self, offset: u64, len_bytes: u64, size_bytes: u64) -> Next {
+    /// Notes a read of a file of `size_bytes`. The reader is kept `ahead_bytes` ahead.
+    fn note(&mut self, offset: u64, len_bytes: u64, size_bytes: u64, ahead_bytes: u64) -> Next {
         // Requests of one reader can overtake each other a little.
         let continues = offset.abs_diff(self.next) <= SEQUENTIAL_AFTER_BYTES;
         self.run_bytes = if continues { self.run_bytes.saturating_add(len_bytes) } else { len_bytes };
         self.next = offset.saturating_add(len_bytes);
-        let is_behind = self.asked_until > self.next.saturating_add(PREFETCH_BYTES + SEQUENTIAL_AFTER_BYTES);
+        let is_behind = self.asked_until > self.next.saturating_add(ahead_bytes + SEQUENTIAL_AFTER_BYTES);
         if !continues || is_behind {
             self.asked_until = self.next;
             self.asked.stretches.clear();
@@ -72,9 +70,9 @@ impl ReadAhead {
             return Next::End;
         }
         let from = self.asked_until.max(self.next).min(size_bytes);
-        let to = self.next.saturating_add(PREFETCH_BYTES).min(size_bytes);
+        let to = self.next.saturating_add(ahead_bytes).min(size_bytes);
         // In steps, so that each requests whole stretches of containers.
-        if from < to && (to - from >= PREFETCH_BYTES / 4 || to == size_bytes) {
+        if from < to && (to - from >= ahead_bytes / 4 || to == size_bytes) {
             Next::Ask(from..to)
         } else {
             Next::Nothing
@@ -84,37 +82,23 @@ impl ReadAhead {
 
 impl FileContext {
     /// Requests the beginnings of files that are about to be read one after another, as far as there is room: at most
-    /// [`PREFETCH_BYTES`] of each. A small file is read as a whole
+    /// as much of each as a reader is kept ahead. A small file is read as a whole
     /// before reading ahead within it can help. Reads recipe nodes on the calling thread.
     pub fn ask_for_beginnings(&self, roots: impl IntoIterator<Item = Root>) {
         let Some(mut asking) = self.chunks.store().ask_ahead(0) else { return };
-        let references = roots.into_iter().filter_map(|root| root.reference());
-        let has_room = references.take_while(|reference| self.ask_for_beginning(*reference, &mut asking));
-        has_room.for_each(drop);
-        self.chunks.start(asking);
-    }
-
-    /// Returns `false` if there is no more room. A node that cannot be read is reported when the file is read.
-    fn ask_for_beginning(&self, root: Reference, asking: &mut Asking<'_>) -> bool {
-        let (mut to_visit, mut left_bytes) = (vec![root], PREFETCH_BYTES);
-        while let Some(reference) = to_visit.pop().filter(|_| left_bytes > 0) {
-            match reference {
-                Reference::Chunk(child) => {
-                    if !asking.add(child.hint, &child.fingerprint, child.len_bytes) {
-                        return false;
-                    }
-                    left_bytes = left_bytes.saturating_sub(child.len_bytes);
-                }
-                Reference::Node { level, child } => {
-                    if let Ok(view) = self.dedup().nodes().node(level, &child) {
-                        let first = to_visit.len();
-                        to_visit.extend(references(level, view.children()));
-                        to_visit.get_mut(first..).unwrap_or_default().reverse();
-                    }
-                }
+        let (mut has_room, ahead_bytes) = (true, self.chunks.store().ahead_bytes());
+        for root in roots {
+            let ask = &mut |offset, child: &Child| {
+                has_room = child.fingerprint.is_zero() || asking.add(child.hint, &child.fingerprint, child.len_bytes);
+                has_room && offset + child.len_bytes < ahead_bytes
+            };
+            // Damage is reported when the file is read.
+            let _unreadable = self.for_each_chunk(&root, ask);
+            if !has_room {
+                break;
             }
         }
-        true
+        self.chunks.start(asking);
     }
 }
 
@@ -124,7 +108,7 @@ impl FileBody {
     /// the regions.
     pub fn read_ahead(&self, ahead: &mut ReadAhead, offset: u64, len_bytes: u64) {
         let size_bytes = self.pieces.len_bytes();
-        match ahead.note(offset, len_bytes, size_bytes) {
+        match ahead.note(offset, len_bytes, size_bytes, self.context.chunks.store().ahead_bytes()) {
             Next::Nothing => {}
             Next::End => self.read_on(offset, size_bytes),
             Next::Ask(wanted) => self.ask_ahead(ahead, wanted.start, wanted.end),
@@ -172,14 +156,15 @@ impl FileBody {
 
 #[cfg(test)]
 mod tests {
-    use super::{Next, PREFETCH_BYTES, ReadAhead};
+    use super::{Next, ReadAhead};
 
     const MIB: u64 = 1 << 20;
+    const AHEAD_BYTES: u64 = 16 * MIB;
     const SIZE: u64 = 100 * MIB;
 
     /// Reads, and counts the whole range to request as requested.
     fn read(ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> Next {
-        let next = ahead.note(offset, len_bytes, SIZE);
+        let next = ahead.note(offset, len_bytes, SIZE, AHEAD_BYTES);
         if let Next::Ask(wanted) = &next {
             ahead.asked_until = wanted.end;
         }
@@ -202,10 +187,10 @@ mod tests {
     #[test]
     fn what_was_refused_is_wanted_at_the_next_read() {
         let mut ahead = ReadAhead::default();
-        assert_eq!(ahead.note(0, MIB, SIZE), Next::Ask(MIB..17 * MIB));
+        assert_eq!(ahead.note(0, MIB, SIZE, AHEAD_BYTES), Next::Ask(MIB..17 * MIB));
         ahead.asked_until = 2 * MIB;
-        assert_eq!(ahead.note(MIB, MIB, SIZE), Next::Ask(2 * MIB..18 * MIB));
-        assert_eq!(ahead.note(2 * MIB, MIB, SIZE), Next::Ask(3 * MIB..19 * MIB), "not what is behind");
+        assert_eq!(ahead.note(MIB, MIB, SIZE, AHEAD_BYTES), Next::Ask(2 * MIB..18 * MIB));
+        assert_eq!(ahead.note(2 * MIB, MIB, SIZE, AHEAD_BYTES), Next::Ask(3 * MIB..19 * MIB), "not what is behind");
     }
 
     #[test]
@@ -244,7 +229,7 @@ mod tests {
         }
         let kept = (1..80).all(|number| {
             read(&mut ahead, 20 * MIB + number * step, step);
-            (ahead.next + PREFETCH_BYTES / 2..=ahead.next + PREFETCH_BYTES + MIB).contains(&ahead.asked_until)
+            (ahead.next + AHEAD_BYTES / 2..=ahead.next + AHEAD_BYTES + MIB).contains(&ahead.asked_until)
         });
         assert!(kept, "{ahead:?}");
     }
@@ -256,7 +241,7 @@ mod tests {
         let counts = [(0, 10), (9, 10), (10, 6), (15, 6), (29, 1), (30, 0), (0, 0)];
         assert!(counts.iter().all(|(next, regions)| ahead.asked.regions_ahead(*next) == *regions));
         ahead.asked.stretches.push_back((40, 2));
-        ahead.note(50 * MIB, 1, SIZE);
+        ahead.note(50 * MIB, 1, SIZE, AHEAD_BYTES);
         assert!(ahead.asked.stretches.is_empty(), "of another place");
     }
 }

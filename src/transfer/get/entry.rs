@@ -3,7 +3,9 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use dedupfs_namespace::is_frozen;
 use dedupfs_service::{
     Attributes, Caller, Errno as PoolErrno, FileKind, FileService, Handle, Ino, OpenOptions, SeekTarget,
 };
@@ -13,6 +15,7 @@ use rustix::io::Errno;
 use super::super::crew::BUFFER_BYTES;
 use super::super::disk::{self, Place};
 use super::super::tally::{Outcome, Trouble, reading_pool, writing, writing_attributes};
+use super::window::CANNOT_READ;
 use super::{Directory, Get};
 use crate::service::CAPABILITY_XATTR;
 
@@ -22,6 +25,9 @@ const RIGHTS_OF_ANOTHER: u16 = 0o6000;
 const ALWAYS_SOUGHT_BYTES: u64 = 1 << 30;
 const CANNOT_LOOK: &str = "cannot look at it";
 
+pub(super) const CANNOT_MAKE: &str = "cannot make the file";
+pub(super) const CANNOT_WRITE: &str = "cannot write the file";
+
 /// The superuser.
 const READER: Caller = Caller { uid: 0, gid: 0, pid: 0 };
 /// Only the owner can read a file until it is complete.
@@ -30,7 +36,7 @@ const PRIVATE_FILE: Mode = Mode::RUSR.union(Mode::WUSR);
 impl Get<'_> {
     pub(super) fn entry(
         &self,
-        (directory, to): (&Directory, &OwnedFd),
+        (directory, to): (&Arc<Directory>, &OwnedFd),
         (ino, name): (Ino, &CStr),
         buffer: &mut Vec<u8>,
         path: &dyn Fn() -> PathBuf,
@@ -50,7 +56,10 @@ impl Get<'_> {
         };
         let at = (to, name);
         if attributes.nlink <= 1 {
-            return self.make(at, attributes, buffer, path);
+            return match self.is_planned(&attributes) {
+                true => self.plan(Some(directory), name, attributes),
+                false => self.make(at, attributes, buffer, path),
+            };
         }
         let link = |first: &PathBuf| {
             let top = self.top.get().ok_or_else(|| Trouble::One("cannot link it".to_owned()))?;
@@ -77,6 +86,14 @@ impl Get<'_> {
             Ok(path().components().skip(1).collect())
         };
         self.several_names.with(attributes.ino, attributes.nlink.into(), link, copy)
+    }
+
+    /// Whether the content of this entry is restored in the order of the pool's disk: the file cannot change, and has one name.
+    pub(super) fn is_planned(&self, attributes: &Attributes) -> bool {
+        attributes.kind == FileKind::Regular
+            && attributes.nlink <= 1
+            && attributes.size_bytes > 0
+            && is_frozen(attributes.ino)
     }
 
     /// Returns the inode that has taken the name of one that is gone: programs replace files by renaming others over them.
@@ -135,18 +152,14 @@ impl Get<'_> {
         let look = || self.service.attributes(ino).map_err(reading_pool(CANNOT_LOOK));
         let mut is_same = true;
         let outcome = look().and_then(|before| {
-            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let to = rustix::fs::openat(parent, name, flags, PRIVATE_FILE).map_err(writing("cannot make the file"))?;
+            let to = create(parent, name)?;
             let copied = self.content((before, opened.handle), &to, buffer).and_then(|bytes| {
                 // Read the attributes after the content: a program that changed meanwhile must not get the rights of its old version.
                 let after = look()?;
                 let of = |seen: &Attributes| (seen.size_bytes, seen.mtime, seen.mode, seen.uid, seen.gid);
                 is_same = of(&after) == of(&before);
                 self.attributes(Place::Open(to.as_fd()), after, is_same, path)?;
-                // SAFETY: the descriptor is owned here, and nobody uses it afterwards.
-                let closed = unsafe { rustix::io::try_close(to.into_raw_fd()) };
-                // Some filesystems write only now.
-                closed.map_err(writing("cannot write the file"))?;
+                close(to)?;
                 Ok(bytes)
             });
             if copied.is_err() {
@@ -168,7 +181,7 @@ impl Get<'_> {
     fn content(&self, (of, handle): (Attributes, Handle), to: &OwnedFd, buffer: &mut Vec<u8>) -> Outcome<u64> {
         // A damaged record may claim that a file has no holes. Copying them would take forever.
         let has_holes = of.blocks.saturating_mul(512) < of.size_bytes || of.size_bytes > ALWAYS_SOUGHT_BYTES;
-        let cannot_read = || reading_pool("cannot be read: its content is damaged, or lost");
+        let cannot_read = || reading_pool(CANNOT_READ);
         let (mut offset, mut bytes) = (0, 0);
         while offset < of.size_bytes {
             let mut end = of.size_bytes;
@@ -190,21 +203,14 @@ impl Get<'_> {
                 if buffer.is_empty() {
                     return Err(Trouble::One("became shorter while it was copied".to_owned()));
                 }
-                let mut rest = buffer.as_slice();
-                while !rest.is_empty() {
-                    let written = rustix::io::pwrite(to, rest, offset).map_err(writing("cannot write the file"))?;
-                    if written == 0 {
-                        return Err(Trouble::One("cannot write the file".to_owned()));
-                    }
-                    rest = rest.get(written..).unwrap_or_default();
-                    offset += written as u64;
-                    bytes += written as u64;
-                    self.tally.content(written);
-                }
+                write_at(to, buffer, offset)?;
+                offset += buffer.len() as u64;
+                bytes += buffer.len() as u64;
+                self.tally.content(buffer.len());
             }
         }
         if has_holes {
-            rustix::fs::ftruncate(to, of.size_bytes).map_err(writing("cannot write the file"))?;
+            rustix::fs::ftruncate(to, of.size_bytes).map_err(writing(CANNOT_WRITE))?;
         }
         Ok(bytes)
     }
@@ -262,4 +268,30 @@ impl Get<'_> {
         }
         tell(to.set_attributes(&attributes).map_err(writing_attributes("cannot set mode and times")))
     }
+}
+
+/// Makes a file that only its owner can read.
+pub(super) fn create(parent: &OwnedFd, name: &CStr) -> Outcome<OwnedFd> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, PRIVATE_FILE).map_err(writing(CANNOT_MAKE))
+}
+
+pub(super) fn write_at(to: &OwnedFd, bytes: &[u8], mut offset: u64) -> Outcome<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let written = rustix::io::pwrite(to, rest, offset).map_err(writing(CANNOT_WRITE))?;
+        if written == 0 {
+            return Err(Trouble::One(CANNOT_WRITE.to_owned()));
+        }
+        rest = rest.get(written..).unwrap_or_default();
+        offset += written as u64;
+    }
+    Ok(())
+}
+
+/// Closes a file: some filesystems write only now.
+pub(super) fn close(to: OwnedFd) -> Outcome<()> {
+    // SAFETY: the descriptor is owned here, and nobody uses it afterwards.
+    let closed = unsafe { rustix::io::try_close(to.into_raw_fd()) };
+    closed.map_err(writing(CANNOT_WRITE))
 }

@@ -1,10 +1,13 @@
 //! Copies a tree out of the pool to a disk.
 //!
-//! [`walk`] goes through the directories, [`selection`] says which entries are wanted, [`entry`] copies them.
+//! [`walk`] goes through the directories, [`selection`] says which entries are wanted, [`entry`] copies them. The content of files
+//! that cannot change is planned in [`window`]s and read in the order of the pool's disk; [`arrival`] puts it where it belongs.
 
+mod arrival;
 mod entry;
 mod selection;
 mod walk;
+mod window;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -17,8 +20,10 @@ use dedupfs_namespace::check_name;
 use dedupfs_service::{Attributes, FileKind, FileService, Ino};
 use dedupfs_sync::OnceLock;
 
+use self::arrival::Arrivals;
 pub use self::selection::Patterns;
 use self::selection::{Reached, Selection};
+pub(super) use self::window::Windows;
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};
 use super::several_names::SeveralNames;
@@ -56,6 +61,8 @@ struct Get<'a> {
     several_names: SeveralNames<Ino, PathBuf>,
     descriptors: Descriptors,
     selection: Selection,
+    windows: Windows,
+    arrivals: Arrivals,
     /// Directories that were listed.
     listed: AtomicU64,
 }
@@ -75,25 +82,43 @@ pub(crate) fn get(
     patterns: &Patterns,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
+    get_in(Windows::new(service.memory_bytes()), service, ino, (to, name), patterns, progress)
+}
+
+/// As [`get`], in windows of another size.
+pub(super) fn get_in(
+    windows: Windows,
+    service: &Service,
+    ino: Ino,
+    (to, name): (OwnedFd, &[u8]),
+    patterns: &Patterns,
+    progress: &dyn Progress,
+) -> Result<TransferReport> {
     let selection = Selection::compile(patterns)?;
     // The client may have checked nothing: `..` and `/` lead out of the directory.
     check_name(name)?;
     let name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
     let (top, several_names) = (OnceLock::new(), SeveralNames::default());
-    let (descriptors, listed) = Default::default();
-    let get = Get { service, tally: &tally, to: &to, top, several_names, descriptors, selection, listed };
+    let (descriptors, arrivals, listed) = Default::default();
+    let get =
+        Get { service, tally: &tally, to: &to, top, several_names, descriptors, selection, windows, arrivals, listed };
     match service.attributes(ino).map_err(reading_pool("cannot look at it")) {
         Ok(attributes) if attributes.kind == FileKind::Directory => {
             let walk = |hand: Hand<'_, Batch>| get.walk(&name, attributes, hand);
             crew::run(&tally, walk, |batch, space| get.batch(batch, &mut space.content));
+            get.sweep_rest();
         }
         Ok(_) if !get.selection.is_all() => {
             return Err(EngineError::Invalid("patterns choose parts of a directory, and this is a file").into());
         }
         Ok(attributes) => {
             let path = || disk::path_of_top(&name);
-            tally.note_top(get.make((&to, &name), attributes, &mut Space::default().content, &path), &name);
+            let copied = match get.is_planned(&attributes) {
+                true => get.plan(None, &name, attributes).map(|()| get.sweep_rest()),
+                false => get.make((&to, &name), attributes, &mut Space::default().content, &path),
+            };
+            tally.note_top(copied, &name);
         }
         Err(trouble) => tally.note_top(Err(trouble), &name),
     }

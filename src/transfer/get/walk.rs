@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use dedupfs_namespace::check_name;
+use dedupfs_namespace::{check_name, is_frozen};
 use dedupfs_service::{Attributes, Errno as PoolErrno, FileKind, FileService, Ino, Listing};
 use rustix::fs::Mode;
 
@@ -207,7 +207,7 @@ impl Get<'_> {
     }
 
     /// Sets the attributes of the directory if no thread works in it any more, then those of finished directories above it.
-    fn leave(&self, directory: Arc<Directory>) {
+    pub(super) fn leave(&self, directory: Arc<Directory>) {
         let (mut next, mut below) = (Some(directory), None::<Arc<OwnedFd>>);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {
             // Nothing in it was wanted.
@@ -233,7 +233,7 @@ impl Get<'_> {
     pub(super) fn batch(&self, batch: Batch, buffer: &mut Vec<u8>) {
         let Batch { directory, to, entries, .. } = batch;
         if self.tally.go_on().is_ok() {
-            self.service.ask_for_beginnings(entries.iter().map(|(ino, _)| *ino));
+            self.service.ask_for_beginnings(entries.iter().map(|(ino, _)| *ino).filter(|ino| !is_frozen(*ino)));
         }
         for (ino, name) in &entries {
             let path = || directory.path(name.to_bytes());

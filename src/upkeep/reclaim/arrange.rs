@@ -30,6 +30,7 @@ use super::containers::Closed;
 use super::credit::Credit;
 use super::newest::{Walk, newest_of};
 use super::options::Arranging;
+use crate::engine::Core;
 use crate::versions::list::list;
 
 /// A container stays if the newest versions use at least this share of its live content, in percent.
@@ -88,7 +89,7 @@ impl Run<'_> {
             Arranging::Off => true,
             // Such a run copies nothing.
             Arranging::Budget => self.options.threshold_percent == 0,
-            Arranging::All => false,
+            Arranging::Alone | Arranging::All => false,
         };
         if is_off || !self.has_room_to_arrange()? {
             return Ok(Usage::default());
@@ -132,10 +133,7 @@ impl Run<'_> {
     }
 
     fn read_credit(&self) -> Credit {
-        Credit::read(&*self.core.meta_device, &self.core.pool).unwrap_or_else(|error| {
-            tracing::warn!(%error, "cannot read the credit of arranging; the versions of the pool are credited once more");
-            Credit::default()
-        })
+        read_credit(self.core)
     }
 
     /// Walks the newest versions, and sums up what they use. Returns `false` if they have more nodes than may be walked, if
@@ -233,6 +231,23 @@ impl Run<'_> {
             tracing::warn!(%error, "cannot write the credit of arranging");
         }
     }
+}
+
+fn read_credit(core: &Core) -> Credit {
+    Credit::read(&*core.meta_device, &core.pool).unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot read the credit of arranging; the versions of the pool are credited once more");
+        Credit::default()
+    })
+}
+
+/// Whether there are versions for which no run has arranged content yet.
+///
+/// # Errors
+/// The namespace's.
+pub(crate) fn has_new_versions(core: &Core) -> Result<bool> {
+    let versions = list(&core.namespace.committed()?, None)?;
+    let newest = versions.iter().map(|version| version.ino).max();
+    Ok(newest.is_some_and(|newest| newest > read_credit(core).until_ino))
 }
 
 fn add<K: Eq + std::hash::Hash>(amounts: &mut HashMap<K, u64>, to: K, amount: u64) {

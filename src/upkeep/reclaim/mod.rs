@@ -46,6 +46,7 @@ use dedupfs_index::NewLists;
 use dedupfs_store::{ContainerId, ContainerKind};
 use dedupfs_sync::clock::Instant;
 
+pub(crate) use self::arrange::has_new_versions;
 pub use self::control::{ReclaimControl, ReclaimStatus, RunStatus};
 pub use self::credit::{Credit, FILE_NAME as CREDIT_FILE};
 pub use self::forwarding::{FILE_NAME as FORWARDING_FILE, ForwardingNotes};
@@ -258,16 +259,18 @@ impl Run<'_> {
     /// Frees nodes, then empties containers. Returns the reason if it ended early.
     fn empty(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;
-        self.progress.start("freeing dead containers", 0);
-        for kind in [ContainerKind::Data, ContainerKind::Recipe] {
-            if let Some(stopped) = self.empty_dead(kind)? {
+        if self.options.arranging != Arranging::Alone {
+            self.progress.start("freeing dead containers", 0);
+            for kind in [ContainerKind::Data, ContainerKind::Recipe] {
+                if let Some(stopped) = self.empty_dead(kind)? {
+                    return Ok(Some(stopped));
+                }
+            }
+            if let Some(stopped) = self.free_nodes()? {
                 return Ok(Some(stopped));
             }
+            self.forget_lost_chunks()?;
         }
-        if let Some(stopped) = self.free_nodes()? {
-            return Ok(Some(stopped));
-        }
-        self.forget_lost_chunks()?;
         if !self.report.spared_open {
             core.stores.data.seal_all();
             core.stores.recipes.seal_all();

@@ -13,6 +13,8 @@ pub enum Arranging {
     /// In proportion to what was stored for new versions; nothing if only dead containers are to be freed.
     #[default]
     Budget,
+    /// As [`Budget`](Self::Budget), for a run that does nothing else: nodes of removed versions stay. The threshold is to be 0.
+    Alone,
     /// Everything that the newest versions use in containers of which they use little.
     All,
 }
@@ -70,6 +72,12 @@ impl ReclaimOptions {
             is_background: false,
             arranging: Arranging::All,
         }
+    }
+
+    /// Arranges what is new, in the background.
+    #[must_use]
+    pub fn arranging() -> Self {
+        Self { threshold_percent: 0, is_background: true, arranging: Arranging::Alone, ..Self::default() }
     }
 
     /// The same options, as a plan.

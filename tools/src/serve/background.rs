@@ -1,4 +1,4 @@
-//! Reclaiming in the background of a mount, by its [`Policy`].
+//! Reclaiming and arranging in the background of a mount, by its [`Policy`].
 //!
 //! A thread looks at each interval and runs when the policy allows it. When a run finds nothing to do, and nothing was committed since
 //! before the run, the thread waits for the next commit. Content deleted during a run is left to the next run. A run that finds nothing to
@@ -20,7 +20,7 @@ pub(super) struct Background {
 
 impl Background {
     pub(super) fn start(pool: &Arc<Pool>, policy: Policy) -> Result<Option<Self>, Failure> {
-        if !policy.is_on {
+        if !policy.does_anything() {
             return Ok(None);
         }
         let (stop, stopped) = bounded(1);
@@ -51,6 +51,13 @@ struct Worker {
 }
 
 impl Worker {
+    fn has_new_versions(&self) -> bool {
+        self.pool.has_new_versions().unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot tell whether versions are new");
+            false
+        })
+    }
+
     fn look(&mut self) {
         let is_idle = self.pool.idle_for() >= IDLE_AFTER;
         let row = self.pool.last_row();
@@ -64,7 +71,8 @@ impl Worker {
         if self.pool.is_read_only()
             || self.pool.reclaiming().is_paused()
             || self.done == Some(row)
-            || self.policy.is_idle_only && !is_idle
+            || self.policy.waits_for_idle() && !is_idle
+            || !self.policy.is_on && !self.has_new_versions()
         {
             return;
         }
@@ -76,11 +84,14 @@ impl Worker {
         match self.pool.reclaim(&self.policy.options(max_time), &NoProgress).map_err(Failure::from) {
             Ok(report) => {
                 if report.nodes_freed + report.containers_freed > 0 {
-                    report::log_reclaimed(&report, "reclaimed in the background");
+                    let did =
+                        if self.policy.is_on { "reclaimed in the background" } else { "arranged in the background" };
+                    report::log_reclaimed(&report, did);
                 }
                 // Rows of this run and of others cannot be told apart in time, so any new row means another look.
                 let is_done = report.is_idle() && self.pool.last_row() == row;
-                self.done = is_done.then_some(row);
+                // What is not arranged now waits for the next version.
+                self.done = if self.policy.is_on { is_done.then_some(row) } else { Some(self.pool.last_row()) };
             }
             // Another process or thread works on the pool: the next look may find it free.
             Err(failure) if failure.kind == FailureKind::PoolInUse || self.pool.reclaiming().is_closed() => {

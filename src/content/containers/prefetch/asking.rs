@@ -35,6 +35,16 @@ enum Part {
 }
 
 impl Part {
+    /// File and slot.
+    fn address(&self) -> Option<(u32, u32)> {
+        let address = match self {
+            Self::Regions { place, .. } => place.address,
+            Self::Later { record: Some(record), .. } => record.address,
+            Self::Nothing | Self::Gone | Self::Later { record: None, .. } => return None,
+        };
+        Some((address.file, address.slot))
+    }
+
     fn names(&self, fingerprint: &Fingerprint) -> bool {
         matches!(self, Self::Regions { place, .. } if place.table.find(fingerprint).is_some())
     }
@@ -137,8 +147,11 @@ impl Asking<'_> {
     /// leads: the index knows where they lie.
     #[must_use]
     pub(crate) fn start(self) -> Vec<Fingerprint> {
-        let mut unplaced = Vec::new();
-        for part in self.parts {
+        let (mut unplaced, mut parts) = (Vec::new(), self.parts);
+        if self.shared.seeks.matter() {
+            parts.sort_by_key(Part::address);
+        }
+        for part in parts {
             match part {
                 Part::Nothing | Part::Gone => {}
                 Part::Regions { place, to_read, claims, .. } => self.shared.start_claimed(&place, to_read, claims),

@@ -26,6 +26,7 @@ use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 use dedupfs_sync::Mutex;
 
 pub(crate) use self::asking::Asking;
+pub(super) use self::reads::plan;
 
 use self::along::Along;
 use super::read::RegionKey;

@@ -13,12 +13,6 @@ use super::super::read::{RegionKey, region_entries};
 use super::super::shared::Shared;
 use super::{Claim, Claims, Place};
 
-/// Compressed bytes of one read at most.
-pub(super) const READ_BYTES_MAX: u32 = 1 << 20;
-/// Unneeded bytes that are read along to save another read: about the bytes a disk reads in the time of one seek,
-/// within reason.
-pub(super) const GAP_BYTES_MAX: u32 = 128 * 1024;
-
 /// A read of neighbouring regions of one container: their numbers in its table, ascending by offset.
 struct Read {
     place: Arc<Place>,
@@ -73,7 +67,7 @@ impl Shared {
     /// Starts reading these regions, which are claimed.
     pub(super) fn start_claimed(self: &Arc<Self>, place: &Place, regions: Vec<usize>, mut claims: Claims) {
         let place = Arc::new(Place { table: Arc::clone(&place.table), ..*place });
-        for regions in plan(&place.table, regions) {
+        for regions in plan(&place.table, regions, self.seeks.gap_bytes(), self.seeks.read_bytes_max()) {
             // From here on each read has its own claims.
             let keys: Vec<_> = regions.iter().filter_map(|number| place.key(*number)).collect();
             claims.regions.retain(|key| !keys.contains(key));
@@ -123,8 +117,14 @@ impl Shared {
     }
 }
 
-/// Groups regions, given by their numbers in the table, into reads in order of offset.
-pub(super) fn plan(table: &Table, mut regions: Vec<usize>) -> Vec<Vec<usize>> {
+/// Groups regions, given by their numbers in the table, into reads of at most so many bytes, in order of offset. Gaps of at most so many
+/// bytes are read along.
+pub(in super::super) fn plan(
+    table: &Table,
+    mut regions: Vec<usize>,
+    gap_bytes_max: u32,
+    read_bytes_max: u32,
+) -> Vec<Vec<usize>> {
     // A table has its regions in order of offset.
     regions.sort_unstable();
     regions.dedup();
@@ -135,8 +135,8 @@ pub(super) fn plan(table: &Table, mut regions: Vec<usize>) -> Vec<Vec<usize>> {
         let region_end = region.offset_bytes.saturating_add(region.frame_bytes);
         match reads.last_mut() {
             Some(read)
-                if region.offset_bytes.saturating_sub(end) <= GAP_BYTES_MAX
-                    && region_end.saturating_sub(start) <= READ_BYTES_MAX =>
+                if region.offset_bytes.saturating_sub(end) <= gap_bytes_max
+                    && region_end.saturating_sub(start) <= read_bytes_max =>
             {
                 read.push(number);
             }

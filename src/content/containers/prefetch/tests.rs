@@ -4,9 +4,15 @@ use dedupfs_store::container::{EncodedRegion, Table, TableBuilder, TableEntry};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::along::{Along, CONTAINERS};
-use super::reads::{GAP_BYTES_MAX, READ_BYTES_MAX, plan};
+
+const GAP_BYTES_MAX: u32 = 128 * 1024;
+const READ_BYTES_MAX: u32 = 1 << 20;
 
 const FRAME_BYTES: u32 = 64 * 1024;
+
+fn plan(table: &Table, regions: Vec<usize>) -> Vec<Vec<usize>> {
+    super::reads::plan(table, regions, GAP_BYTES_MAX, READ_BYTES_MAX)
+}
 
 fn print(number: u8) -> Fingerprint {
     Fingerprint([number; 32])

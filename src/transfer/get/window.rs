@@ -1,0 +1,264 @@
+//! Windows: files of versions whose content is restored together, in the order of the pool's disk.
+//!
+//! Threads that would copy a file plan it instead: they add its chunks to the window that fills. Who fills it up reads all of it in one
+//! sweep, while others plan the next window. Files that can change, and those with several names, are copied one after another.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dedupfs_base::EngineError;
+use dedupfs_content::{Sweep, SweepTarget, Wanted};
+use dedupfs_service::Attributes;
+use dedupfs_store::recipe::Child;
+use dedupfs_sync::Mutex;
+
+use super::super::disk;
+use super::super::tally::{Outcome, Trouble, reading_pool, writing};
+use super::arrival::State;
+use super::{Directory, Get};
+use crate::service::errno;
+
+/// Memory of a chunk in a window: its place with spare capacity, of which two windows are there at a time.
+const CHUNK_BYTES: u64 = 2 * 96;
+/// Part of `--memory` for windows.
+const MEMORY_SHARE: u64 = 8;
+/// Files of a window at most; some 300 bytes and a name each.
+const FILES_MAX: usize = 32 * 1024;
+/// Chunks that a thread collects before it adds them.
+const COLLECTED_MAX: usize = 1024;
+pub(super) const CANNOT_READ: &str = "cannot be read: its content is damaged, or lost";
+const NOT_WHOLE: &str = "left out: not all of its content arrived. This is a bug, please report it";
+
+/// The window that fills, and the turn to read one.
+pub(in super::super) struct Windows {
+    filling: Mutex<Window>,
+    /// Held during a sweep. Taken before anything else.
+    sweeping: Mutex<()>,
+    chunks_max: usize,
+}
+
+#[derive(Default)]
+struct Window {
+    sweep: Sweep,
+    files: Vec<Arc<Planned>>,
+}
+
+/// A file whose content arrives in any order, maybe from several windows.
+pub(super) struct Planned {
+    /// `None`: the file itself is what is copied.
+    directory: Option<Arc<Directory>>,
+    pub(super) name: CString,
+    pub(super) attributes: Attributes,
+    /// Bytes that have not arrived; one more until all are planned.
+    left_bytes: AtomicU64,
+    pub(super) hole_bytes: AtomicU64,
+    pub(super) state: Mutex<State>,
+}
+
+impl Planned {
+    pub(super) fn path(&self) -> PathBuf {
+        match &self.directory {
+            Some(directory) => directory.path(self.name.to_bytes()),
+            None => disk::path_of_top(&self.name),
+        }
+    }
+
+    /// Takes note of bytes that arrived, or need not. Returns whether they were the last.
+    fn arrived(&self, bytes: u64) -> bool {
+        self.left_bytes.fetch_sub(bytes, Ordering::AcqRel) == bytes
+    }
+}
+
+impl Windows {
+    pub(in super::super) fn new(memory_bytes: u64) -> Self {
+        let chunks = usize::try_from(memory_bytes / MEMORY_SHARE / CHUNK_BYTES).unwrap_or(usize::MAX);
+        Self::of(chunks.max(COLLECTED_MAX))
+    }
+
+    /// Windows that are full with so many chunks, or some more.
+    pub(in super::super) fn of(chunks_max: usize) -> Self {
+        Self { filling: Mutex::default(), sweeping: Mutex::default(), chunks_max }
+    }
+}
+
+impl Get<'_> {
+    /// Plans the content of a file of a version. Its attributes and its directory's are set when the content is there.
+    pub(super) fn plan(&self, directory: Option<&Arc<Directory>>, name: &CStr, attributes: Attributes) -> Outcome<()> {
+        let planned = Arc::new(Planned {
+            directory: directory.cloned(),
+            name: name.to_owned(),
+            attributes,
+            left_bytes: AtomicU64::new(attributes.size_bytes.saturating_add(1)),
+            hole_bytes: AtomicU64::new(0),
+            state: Mutex::default(),
+        });
+        let outcome = self.plan_chunks(&planned);
+        match outcome {
+            Ok(()) if planned.arrived(1) => self.complete(&planned),
+            Ok(()) => {}
+            Err(trouble) => self.give_up(&planned, trouble),
+        }
+        self.settle(planned);
+        Ok(())
+    }
+
+    fn plan_chunks(&self, planned: &Arc<Planned>) -> Outcome<()> {
+        let cannot_read = |error: &EngineError| reading_pool(CANNOT_READ)(errno(error));
+        let size_bytes = planned.attributes.size_bytes;
+        let (mut collected, mut end, mut outcome) = (Vec::new(), 0_u64, Ok(()));
+        let walked = self.service.for_each_frozen_chunk(planned.attributes.ino, &mut |offset, child| {
+            end = offset.saturating_add(child.len_bytes);
+            if end > size_bytes {
+                return false;
+            }
+            if child.fingerprint.is_zero() {
+                planned.hole_bytes.fetch_add(child.len_bytes, Ordering::Relaxed);
+                // The byte for planning is left.
+                planned.arrived(child.len_bytes);
+                return true;
+            }
+            collected.push((offset, *child));
+            if collected.len() >= COLLECTED_MAX {
+                outcome = self.add(planned, &mut collected);
+            }
+            outcome.is_ok()
+        });
+        outcome?;
+        walked.map_err(|error| cannot_read(&error))?;
+        if end != size_bytes {
+            tracing::error!(
+                ino = planned.attributes.ino,
+                end,
+                size_bytes,
+                "the recipe has another length than the file"
+            );
+            return Err(cannot_read(&EngineError::Internal("a recipe of another length")));
+        }
+        self.add(planned, &mut collected)
+    }
+
+    fn add(&self, planned: &Arc<Planned>, collected: &mut Vec<(u64, Child)>) -> Outcome<()> {
+        self.tally.go_on()?;
+        if collected.is_empty() {
+            return Ok(());
+        }
+        let full = {
+            let mut window = self.windows.filling.lock();
+            let number = window.files.len() as u32;
+            window.files.push(Arc::clone(planned));
+            for (offset, child) in collected.drain(..) {
+                let added = window.sweep.add(&child, number, offset);
+                added.map_err(|error| reading_pool(CANNOT_READ)(errno(&error)))?;
+            }
+            let is_full = window.files.len() >= FILES_MAX || window.sweep.chunks() >= self.windows.chunks_max;
+            is_full.then(|| std::mem::take(&mut *window))
+        };
+        if let Some(window) = full {
+            self.sweep(window);
+        }
+        Ok(())
+    }
+
+    /// Reads the last window.
+    pub(super) fn sweep_rest(&self) {
+        let rest = std::mem::take(&mut *self.windows.filling.lock());
+        self.sweep(rest);
+    }
+
+    fn sweep(&self, window: Window) {
+        let turn = self.windows.sweeping.lock();
+        let Window { sweep, files } = window;
+        if self.tally.go_on().is_ok() && sweep.chunks() > 0 {
+            self.service.sweep(sweep, &Target { get: self, files: &files });
+        }
+        drop(turn);
+        files.into_iter().for_each(|planned| self.settle(planned));
+    }
+
+    /// Ends the work for a file with its last user: leaves its directory. A file that is not whole is taken away.
+    fn settle(&self, planned: Arc<Planned>) {
+        let Some(mut planned) = Arc::into_inner(planned) else { return };
+        if !planned.state.lock().has_ended() {
+            let trouble = self.tally.go_on().err().unwrap_or_else(|| Trouble::One(NOT_WHOLE.to_owned()));
+            self.give_up(&planned, trouble);
+        }
+        if let Some(directory) = planned.directory.take() {
+            self.leave(directory);
+        }
+    }
+
+    pub(super) fn note(&self, planned: &Planned, trouble: Trouble) {
+        match planned.directory {
+            Some(_) => self.tally.note(Err(trouble), || planned.path()),
+            None => self.tally.note_top(Err(trouble), &planned.name),
+        }
+    }
+
+    /// Opens the directory of a file.
+    pub(super) fn directory_of(&self, planned: &Planned) -> Outcome<DirectoryOf<'_>> {
+        match &planned.directory {
+            None => Ok(DirectoryOf::Top(self.to)),
+            Some(directory) => {
+                let opened = directory.open(&self.descriptors).map_err(writing("cannot open its directory"))?;
+                Ok(DirectoryOf::Below(opened))
+            }
+        }
+    }
+}
+
+/// The directory in which a file lies, open.
+pub(super) enum DirectoryOf<'a> {
+    Top(&'a OwnedFd),
+    Below(Arc<OwnedFd>),
+}
+
+impl DirectoryOf<'_> {
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        match self {
+            Self::Top(descriptor) => descriptor,
+            Self::Below(descriptor) => descriptor,
+        }
+    }
+}
+
+/// The files of a window, which take chunks.
+struct Target<'a> {
+    get: &'a Get<'a>,
+    files: &'a [Arc<Planned>],
+}
+
+impl SweepTarget for Target<'_> {
+    fn take(&self, bytes: &[u8], chunks: &[(u32, Wanted)]) {
+        let follows = |(start, chunk): &(u32, Wanted), (next_start, next): &(u32, Wanted)| {
+            let len_bytes = chunk.len_bytes;
+            chunk.file == next.file
+                && start.checked_add(len_bytes) == Some(*next_start)
+                && chunk.offset_bytes + u64::from(len_bytes) == next.offset_bytes
+        };
+        // Neighbours in the region and in the file are written at once.
+        for run in chunks.chunk_by(follows) {
+            let (Some((start, first)), Some((last_start, last))) = (run.first(), run.last()) else { continue };
+            let range = *start as usize..*last_start as usize + last.len_bytes as usize;
+            let (Some(planned), Some(bytes)) = (self.files.get(first.file as usize), bytes.get(range)) else {
+                continue;
+            };
+            self.get.arrive(planned, first.offset_bytes, bytes);
+            if planned.arrived(bytes.len() as u64) {
+                self.get.complete(planned);
+            }
+        }
+    }
+
+    fn lost(&self, wanted: &Wanted, error: EngineError) {
+        let Some(planned) = self.files.get(wanted.file as usize) else { return };
+        tracing::error!(ino = planned.attributes.ino, offset = wanted.offset_bytes, %error, "read failed");
+        self.get.give_up(planned, reading_pool(CANNOT_READ)(errno(&error)));
+    }
+
+    fn goes_on(&self) -> bool {
+        self.get.tally.go_on().is_ok()
+    }
+}
