@@ -1,12 +1,13 @@
 //! How well the versions of a pool lie for being restored, before and after reclaiming.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::command::Run;
 use crate::figures::{median, timed};
-use crate::options::{Caches, PoolOptions, count, size_1m};
+use crate::options::{Caches, PoolOptions, count};
 use crate::pool::{Bench, Pool, dedupfs, program};
-use crate::{Outcome, command, data, files, machine, print_row, say, table, usage};
+use crate::synthetic::Synthetic;
+use crate::{Outcome, command, files, machine, print_row, say, table, usage};
 
 /// Measures restores of the first, middle and newest of many versions, before and after arranging, and after reclaiming.
 ///
@@ -19,15 +20,8 @@ use crate::{Outcome, command, data, files, machine, print_row, say, table, usage
 pub struct Layout {
     /// Directory with one directory for each version [default: synthetic ones: half of the files change in four places each time]
     series: Option<PathBuf>,
-    /// Synthetic versions
-    #[arg(long, default_value = "30", value_parser = count)]
-    versions: u64,
-    /// Files of a synthetic version
-    #[arg(long, default_value = "200", value_parser = count)]
-    files: u64,
-    /// Size of each, random bytes
-    #[arg(long, default_value = "1M", value_parser = size_1m)]
-    size: u64,
+    #[command(flatten)]
+    synthetic: Synthetic,
     /// Restores of each version, of which the median counts
     #[arg(long, default_value = "3", value_parser = count)]
     runs: u64,
@@ -36,10 +30,6 @@ pub struct Layout {
     #[command(flatten)]
     caches: Caches,
 }
-
-/// Places in a file that change, and bytes of each.
-const PLACES: u64 = 4;
-const PLACE_BYTES: usize = 20_000;
 
 struct Measurement<'a> {
     args: &'a Layout,
@@ -50,16 +40,16 @@ struct Measurement<'a> {
 
 /// Runs the command.
 pub fn run(args: &Layout) -> Outcome {
-    let directory = args.series.as_deref();
+    let (directory, synthetic) = (args.series.as_deref(), &args.synthetic);
     let versions: Vec<_> = match directory {
-        None => (1..=args.versions).map(|number| (format!("v{number}"), None)).collect(),
+        None => (1..=synthetic.versions).map(|number| (format!("v{number}"), None)).collect(),
         Some(at) => files::directories(at)?.into_iter().map(|name| (name.clone(), Some(at.join(name)))).collect(),
     };
     if versions.len() < 3 {
         return usage("fewer than 3 versions have no first, middle and newest one");
     }
     let (one, all) = match directory {
-        None => (args.files * args.size, args.files * args.size * (10 + args.versions) / 10),
+        None => (synthetic.files * synthetic.size, synthetic.files * synthetic.size * (10 + synthetic.versions) / 10),
         Some(at) => (files::content_bytes(at) / versions.len() as u64, files::content_bytes(at)),
     };
     let bench =
@@ -122,33 +112,10 @@ impl Measurement<'_> {
         for number in 0..self.versions.len() {
             let (name, source) = &self.versions[number];
             if source.is_none() {
-                self.change(&synthetic, number as u64)?;
+                self.args.synthetic.change(&synthetic, number as u64)?;
             }
             let source = source.as_deref().unwrap_or(&synthetic);
             dedupfs("put").arg(source).arg(self.bench.pool.at(name)).quiet().run()?;
-        }
-        Ok(())
-    }
-
-    /// Makes the synthetic tree, or changes half of its files.
-    fn change(&self, tree: &Path, number: u64) -> Outcome {
-        if number == 0 {
-            files::make_dir(tree)?;
-        }
-        for file in 0..self.args.files {
-            let path = tree.join(format!("f{file:05}"));
-            if number == 0 {
-                data::random_file(&format!("layout {file}"), self.args.size, &path)?;
-            } else if (file + number).is_multiple_of(2) {
-                let mut random = data::Random::new(&format!("layout {file} {number}"));
-                let mut content = std::fs::read(&path).or_else(files::at("read", &path))?;
-                for _ in 0..PLACES {
-                    let at = random.below(self.args.size) as usize;
-                    let end = content.len().min(at + PLACE_BYTES);
-                    content[at..end].fill_with(|| random.next() as u8);
-                }
-                std::fs::write(&path, &content).or_else(files::at("write", &path))?;
-            }
         }
         Ok(())
     }

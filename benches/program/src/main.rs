@@ -30,6 +30,7 @@ mod rivals_tools;
 mod scale;
 mod series;
 mod sync_latency;
+mod synthetic;
 mod table;
 mod targets;
 mod versions;
