@@ -29,19 +29,23 @@ fn kib(name: &str) -> u64 {
     value.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
 }
 
-/// Returns the machine, the filesystem that holds `directory`, the version of dedupfs and the load, as Markdown lines.
-pub fn describe(directory: &Path) -> Outcome<String> {
+/// Returns the machine, as a Markdown line.
+pub fn describe_processor() -> String {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".to_owned());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let memory = kib("MemTotal") as f64 / 1_048_576.0;
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("- machine: {cpu}, {cores} cores, {memory:.0} GiB of memory, Linux {}", kernel.trim())
+}
+
+/// Returns the machine, the filesystem that holds `directory`, the version of dedupfs and the load, as Markdown lines.
+pub fn describe(directory: &Path) -> Outcome<String> {
     let backing = command!("findmnt", "-n", "-o", "SOURCE,FSTYPE", "-T", directory).text()?;
     let (device, kind) = backing.trim().rsplit_once(' ').unwrap_or((backing.trim(), "unknown"));
     let version = command!(pool::program("dedupfs"), "--version").text()?;
     Ok(format!(
-        "- machine: {cpu}, {cores} cores, {memory:.0} GiB of memory, Linux {}\n- backing filesystem: {kind} on {}\n- {}; load average at \
-         the start {}",
-        kernel.trim(),
+        "{}\n- backing filesystem: {kind} on {}\n- {}; load average at the start {}",
+        describe_processor(),
         device.trim(),
         version.trim(),
         load()

@@ -3,6 +3,8 @@
 //! ```text
 //! cargo run --release -p dedupfs-bench -- targets --size 512M
 //! ```
+//! `mfdedup` mounts nothing: it simulates the stores of a paper with the chunks of real series.
+//!
 //! Tables go to standard output as Markdown, progress and single figures to standard error. A command uses the programs in the directory
 //! that `DEDUPFS_BIN` names, or builds them. It changes nothing outside of temporary directories; these and its mounts are gone when it
 //! ends, also by a failure or a signal.
@@ -19,6 +21,7 @@ mod figures;
 mod files;
 mod layout;
 mod machine;
+mod mfdedup;
 mod million;
 mod options;
 mod pool;
@@ -87,6 +90,7 @@ enum Command {
     Targets(targets::Targets),
     Rivals(rivals::Rivals),
     Layout(layout::Layout),
+    Mfdedup(mfdedup::Mfdedup),
     Retention(retention::Retention),
     Ablation(ablation::Ablation),
     #[command(alias = "big-file")]
@@ -111,6 +115,7 @@ fn main() -> ExitCode {
             Command::Targets(args) => targets::run(&args),
             Command::Rivals(args) => rivals::run(&args),
             Command::Layout(args) => layout::run(&args),
+            Command::Mfdedup(args) => mfdedup::run(&args),
             Command::Retention(args) => retention::run(&args),
             Command::Ablation(args) => ablation::run(&args),
             Command::BigFile(args) => big_file::run(&args),
