@@ -58,5 +58,5 @@ pub use versions::list::VersionInfo;
 pub use versions::name::{Origin, Resumed, VersionReport};
 pub use versions::read::difference::{Change, ChangeKind, DifferencePage};
 pub use versions::retention;
-pub use versions::series::SeriesRecord;
+pub use versions::series::{Scope, SeriesRecord};
 pub use versions::work::INCOMPLETE_PREFIX;

@@ -58,7 +58,7 @@ fn check_versions(pool: &Pool, numbers: &[u8]) {
     assert_eq!(facts.collect::<Vec<_>>(), expected);
     assert!(versions[1..].iter().all(|version| version.fingerprint == PUT_FINGERPRINT && version.damaged.is_none()));
     let rules = pool.series(find(&*service, "series")).expect("reads").expect("is a series");
-    assert_eq!(rules.to_string(), "--keep-last 3 --keep-daily 7");
+    assert_eq!(rules.rules.to_string(), "--keep-last 3 --keep-daily 7");
     assert!(read(&*service, "series/snapshot/again") == numbers);
     for version in ["series/first", "series/second"] {
         let in_version = |path: &str| format!("{version}/{path}");

@@ -26,7 +26,9 @@ pub use containers::{
     ACTIVE_STREAM, Caches, ContainerOptions, ContainerStore, Extended, FORWARDING_NOTES_MAX, ForwardingNote,
     Inspection, RECLAIM_STREAM, StreamId, Suspect, Wanted, WholeContainer,
 };
-pub use dedup::{ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, Pin, RootPin, Section};
+pub use dedup::{
+    ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, Neighbour, Pin, RootPin, Section,
+};
 pub use fetch::{AnyView, Fetcher, NodeReader, NodeView, Sweep, SweepTarget};
 pub use file::{FileBody, FileContext, Published, ReadAhead};
 pub use fingerprint::Fingerprinter;

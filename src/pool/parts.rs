@@ -303,6 +303,7 @@ impl Parts {
             held: space.streams,
             memory: files_memory,
             memory_limit_bytes: memory.files_bytes,
+            scope: None,
         });
         let files = Arc::new(FileContext {
             ingest,

@@ -5,30 +5,27 @@ use dedupfs_namespace::is_frozen;
 use dedupfs_service::{Ino, XattrMode};
 
 use super::Pool;
-use crate::versions::retention::Rules;
 use crate::versions::series::{SERIES_RECORD, SeriesRecord};
 
 impl Pool {
-    /// Returns the rules of a directory, if it is a series.
+    /// Returns the record of a directory, if it is a series.
     ///
     /// # Errors
     /// `NotFound`; `NotDirectory`; the record is damaged, or of a newer release; I/O errors.
-    pub fn series(&self, directory: Ino) -> Result<Option<Rules>> {
+    pub fn series(&self, directory: Ino) -> Result<Option<SeriesRecord>> {
         let namespace = &self.core.namespace;
         let inode = namespace.inode_shared(directory)?.ok_or(EngineError::NotFound)?;
         if !inode.is_directory() {
             return Err(EngineError::NotDirectory);
         }
-        let record = namespace.xattr(directory, SERIES_RECORD)?;
-        record.map(|record| SeriesRecord::decode(&record).map(|record| record.rules)).transpose()
+        namespace.xattr(directory, SERIES_RECORD)?.map(|record| SeriesRecord::decode(&record)).transpose()
     }
 
-    /// Makes a live directory a series with these rules, or a plain directory; durable on return. Returns the rules
-    /// that it had.
+    /// Makes a live directory a series, or a plain directory; durable on return. Returns the record that it had.
     ///
     /// # Errors
     /// `NotFound`; `NotDirectory`; `Invalid` in a version; `ReadOnly`; `NoSpace`; the flags of the directory forbid it.
-    pub fn set_series(&self, directory: Ino, rules: Option<Rules>) -> Result<Option<Rules>> {
+    pub fn set_series(&self, directory: Ino, record: Option<SeriesRecord>) -> Result<Option<SeriesRecord>> {
         if is_frozen(directory) {
             return Err(EngineError::Invalid("a version never changes: name the directory that holds versions"));
         }
@@ -46,12 +43,11 @@ impl Pool {
             let inode = namespace.inode_shared(directory)?.ok_or(EngineError::NotFound)?;
             inode.check_unprotected()?;
             // The kernel caches attributes and is not told of this change, so the time of the last change stays.
-            match rules {
-                Some(rules) => {
+            match record {
+                Some(record) => {
                     // Older releases would show the record to clients.
                     namespace.allow_versions()?;
-                    let record = SeriesRecord { rules }.encode();
-                    namespace.set_xattr(directory, SERIES_RECORD, &record, XattrMode::Any, inode.ctime)?;
+                    namespace.set_xattr(directory, SERIES_RECORD, &record.encode(), XattrMode::Any, inode.ctime)?;
                 }
                 None => match namespace.remove_xattr(directory, SERIES_RECORD, inode.ctime) {
                     Ok(_) | Err(EngineError::NoAttribute) => {}

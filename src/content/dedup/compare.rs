@@ -107,7 +107,7 @@ impl Comparing {
         children: &mut [Child],
         stored: &[Child],
     ) -> Result<bool> {
-        let looked_up = dedup.look_up(entries, None)?;
+        let looked_up = dedup.look_up(entries, (None, None))?;
         let mut damage_seen = looked_up.damage_seen;
         for (&(at, entry), verdict) in looked_up.chunks.iter().zip(&looked_up.verdicts) {
             let hint = stored.get(at).map_or(ContainerId::NONE, |child| child.hint);

@@ -24,7 +24,7 @@ pub(super) trait Finds: Send + Sync {
     ) -> Result<(Child, Pin)> {
         // A known segment may name lost chunks; storing them heals all files that share it.
         if dedup.log.has_losses() {
-            dedup.place_chunks(stream, entries, &mut node.children, None)?;
+            dedup.place_chunks(stream, entries, &mut node.children, (None, None))?;
         }
         Ok(found)
     }

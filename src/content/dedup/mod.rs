@@ -24,6 +24,7 @@ mod block_index;
 mod compare;
 mod finds;
 mod forward;
+mod neighbour;
 mod pins;
 #[cfg(test)]
 mod pins_tests;
@@ -48,6 +49,7 @@ use dedupfs_sync::{Mutex, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
 pub use forward::{CopiedForward, Forwarded};
+pub use neighbour::Neighbour;
 pub(crate) use pins::Pins;
 pub use pins::{Pin, RootPin};
 pub use sections::Section;
@@ -70,6 +72,15 @@ pub(crate) struct SegmentEntry<'a> {
     pub child: Child,
     /// The bytes; `None` for a chunk that a live recipe names already, and for zeros.
     pub data: Option<&'a [u8]>,
+}
+
+/// The filters that come with content.
+#[derive(Clone, Default)]
+pub(crate) struct Own {
+    /// The chunks that the file held before.
+    pub(crate) known: Option<Arc<BlockIndex>>,
+    /// The chunks that are looked for at all, if not all of the pool's.
+    pub(crate) scope: Option<Arc<Neighbour>>,
 }
 
 /// The outcome of storing a node.
@@ -203,7 +214,7 @@ impl Deduplicator {
         section: &Section<'_>,
         stream: StreamId,
         entries: &[SegmentEntry<'_>],
-        known: Option<&BlockIndex>,
+        own: &Own,
     ) -> Result<(Child, Pin)> {
         let mut node = Node { level: 0, children: entries.iter().map(|entry| entry.child).collect() };
         let fingerprint = self.fingerprinter.of(&node.identity_bytes());
@@ -214,8 +225,8 @@ impl Deduplicator {
             return self.finds.node(self, section, stream, entries, node, found);
         }
         // The old recipe may name lost places.
-        let known = known.filter(|_| !self.log.has_losses());
-        self.place_chunks(stream, entries, &mut node.children, known)?;
+        let known = own.known.as_deref().filter(|_| !self.log.has_losses());
+        self.place_chunks(stream, entries, &mut node.children, (known, own.scope.as_deref()))?;
         match self.store_new_node(section, stream, fingerprint, len_bytes, AnyNode::Recipe(node))? {
             Stored::New(stored) => Ok(stored),
             Stored::Meanwhile(found, node) => self.found(section, stream, entries, node, found),
@@ -243,10 +254,11 @@ impl Deduplicator {
         _section: &Section<'_>,
         stream: StreamId,
         entry: SegmentEntry<'_>,
+        scope: Option<&Neighbour>,
     ) -> Result<Child> {
         self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
         let mut child = [entry.child];
-        self.place_chunks(stream, &[entry], &mut child, None)?;
+        self.place_chunks(stream, &[entry], &mut child, (None, scope))?;
         let [child] = child;
         Ok(child)
     }

@@ -8,14 +8,14 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_base::Result;
 use dedupfs_index::Location;
-use dedupfs_index::filter::Verdict;
+use dedupfs_index::filter::{Filter, Verdict};
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
-use super::{BlockIndex, Deduplicator, SegmentEntry};
+use super::{BlockIndex, Deduplicator, Neighbour, SegmentEntry};
 use crate::containers::StreamId;
 
 /// A chunk with its bytes, and its position in the segment.
@@ -32,16 +32,16 @@ pub(super) struct LookedUp<'a> {
 }
 
 impl Deduplicator {
-    /// Runs the chain for all entries with data, then stores the new chunks. Fills the hints of `children`. `known` are
-    /// the chunks that the file held before.
+    /// Runs the chain for all entries with data, then stores the new chunks. Fills the hints of `children`. `own` are
+    /// the chunks that the file held before, and the scope.
     pub(super) fn place_chunks(
         &self,
         stream: StreamId,
         entries: &[SegmentEntry<'_>],
         children: &mut [Child],
-        known: Option<&BlockIndex>,
+        own: (Option<&BlockIndex>, Option<&Neighbour>),
     ) -> Result<()> {
-        let looked_up = self.look_up(entries, known)?;
+        let looked_up = self.look_up(entries, own)?;
         thread::linger(Step::Lookup);
         self.place(stream, &looked_up, children)
     }
@@ -50,7 +50,7 @@ impl Deduplicator {
     pub(super) fn look_up<'a>(
         &self,
         entries: &'a [SegmentEntry<'a>],
-        known: Option<&BlockIndex>,
+        (known, scope): (Option<&BlockIndex>, Option<&Neighbour>),
     ) -> Result<LookedUp<'a>> {
         let chunks: Vec<Chunk<'_>> = entries.iter().enumerate().filter(|(_, entry)| entry.data.is_some()).collect();
         let fingerprints: Vec<Fingerprint> = chunks.iter().map(|(_, entry)| entry.child.fingerprint).collect();
@@ -58,10 +58,9 @@ impl Deduplicator {
         let lengths: Vec<u32> = data.iter().map(|data| data.len() as u32).collect();
         let epoch = self.indexes.chunks.sealed_epoch();
         let mut query = self.chain.query(&fingerprints, &lengths, &data);
-        match known.filter(|known| !known.is_empty()) {
-            Some(known) => self.chain.run(&mut query, &[known])?,
-            None => self.chain.run(&mut query, &[])?,
-        }
+        let known = known.filter(|known| !known.is_empty()).map(|known| known as &dyn Filter);
+        let own: Vec<&dyn Filter> = known.into_iter().chain(scope.map(|scope| scope as &dyn Filter)).collect();
+        self.chain.run(&mut query, &own)?;
         let damage_seen = query.damage_seen();
         let verdicts = query.verdicts;
         Ok(LookedUp { chunks, verdicts, damage_seen, epoch })

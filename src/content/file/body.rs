@@ -8,7 +8,7 @@ use dedupfs_store::recipe::{Child, Root};
 use super::dirty::DirtyExtents;
 use super::former::Former;
 use crate::containers::StreamId;
-use crate::dedup::Deduplicator;
+use crate::dedup::{Deduplicator, Neighbour};
 use crate::fetch::Fetcher;
 use crate::ingest::{Ingest, IngestContext};
 use crate::limits::{BATCH_BYTES, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
@@ -29,6 +29,15 @@ pub struct FileContext {
 impl FileContext {
     pub(crate) fn dedup(&self) -> &Arc<Deduplicator> {
         &self.ingest.dedup
+    }
+
+    /// The same, for new content that is compared with the chunks of `scope` alone.
+    #[must_use]
+    pub fn within(&self, scope: Neighbour) -> Self {
+        let ingest = IngestContext { scope: Some(Arc::new(scope)), ..(*self.ingest).clone() };
+        let Self { chunks, dirty, dirty_file_limit_bytes, .. } = self;
+        let (chunks, dirty) = (chunks.clone(), dirty.clone());
+        Self { ingest: Arc::new(ingest), chunks, dirty, dirty_file_limit_bytes: *dirty_file_limit_bytes }
     }
 
     /// Whether open files exceed their memory budget.

@@ -12,7 +12,7 @@ use dedupfs_store::recipe::Child;
 use super::IngestContext;
 use super::buffer::PooledBuffer;
 use crate::containers::StreamId;
-use crate::dedup::{BlockIndex, Deduplicator, Section, SegmentEntry};
+use crate::dedup::{BlockIndex, Deduplicator, Own, Section, SegmentEntry};
 use crate::limits::HOLE_CUT_BYTES;
 use crate::recipe::segmenter::SegmentRule;
 use crate::recipe::tree::hole_child;
@@ -29,7 +29,7 @@ struct Entry {
 pub(super) struct Assembly {
     dedup: Arc<Deduplicator>,
     stream: StreamId,
-    known: Option<Arc<BlockIndex>>,
+    own: Own,
     rule: SegmentRule,
     entries: Vec<Entry>,
     bytes: u64,
@@ -51,7 +51,8 @@ impl Assembly {
     ) -> Self {
         let (entries, pieces) = (Vec::new(), Vec::new());
         let (dedup, listed) = (context.dedup.clone(), context.memory.hold(0, 0));
-        Self { dedup, stream, known, rule: context.rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
+        let own = Own { known, scope: context.scope.clone() };
+        Self { dedup, stream, own, rule: context.rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
     }
 
     /// Whether all pushed chunks are stored: a segment could begin here.
@@ -149,7 +150,7 @@ impl Assembly {
 
     fn store(&self, section: &Section<'_>) -> Result<(Child, crate::dedup::Pin)> {
         let entries: Vec<SegmentEntry<'_>> = self.entries.iter().map(Entry::view).collect();
-        self.dedup.store_segment(section, self.stream, &entries, self.known.as_deref())
+        self.dedup.store_segment(section, self.stream, &entries, &self.own)
     }
 
     /// Returns all content as pieces. If this is a whole file of one chunk (`whole_file`), the chunk stands alone. The
@@ -161,7 +162,7 @@ impl Assembly {
             && let [only] = self.entries.as_slice()
             && !only.child.fingerprint.is_zero()
         {
-            let child = self.dedup.store_chunk(section, self.stream, only.view())?;
+            let child = self.dedup.store_chunk(section, self.stream, only.view(), self.own.scope.as_deref())?;
             return Ok(vec![Piece { kind: PieceKind::Chunk, child, pin: None }]);
         }
         self.end_segment(Some(section))?;

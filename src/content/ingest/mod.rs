@@ -30,7 +30,7 @@ pub(crate) use buffer::PooledBuffer;
 
 use crate::chunker::Chunker;
 use crate::containers::StreamId;
-use crate::dedup::{BlockIndex, Deduplicator, Pin, Section};
+use crate::dedup::{BlockIndex, Deduplicator, Neighbour, Pin, Section};
 use crate::limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BATCHES_IN_FLIGHT_MIN, INLINE_BATCH_BYTES};
 use crate::recipe::Piece;
 use crate::recipe::segmenter::SegmentRule;
@@ -40,6 +40,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_base::{Gauge, Hold};
 
 /// The parts that all ingests of a pool share.
+#[derive(Clone)]
 pub struct IngestContext {
     /// The store of segments.
     pub dedup: Arc<Deduplicator>,
@@ -57,6 +58,8 @@ pub struct IngestContext {
     pub memory: Arc<Gauge>,
     /// Its budget, in bytes. The service keeps it.
     pub memory_limit_bytes: u64,
+    /// The chunks that new content is compared with, if not all of the pool's.
+    pub scope: Option<Arc<Neighbour>>,
 }
 
 impl IngestContext {

@@ -10,6 +10,7 @@ mod extremes;
 mod freezing;
 mod incremental;
 mod life;
+mod neighbour;
 mod order;
 mod put;
 mod rebuild;

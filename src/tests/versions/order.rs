@@ -54,7 +54,8 @@ fn a_snapshot_that_a_power_loss_ends_leaves_a_pool_that_older_releases_refuse_an
     pool.core().namespace.force_no_versions();
     let refused = pool.snapshot(live, (ROOT_INO, b"v"), &Origin::default(), &NoProgress).expect_err("has no versions");
     assert!(matches!(refused, EngineError::NoVersions), "{refused}");
-    pool.set_series(ROOT_INO, Some(Rules { keep_none: true, ..Rules::default() })).expect("lets it have versions");
+    pool.set_series(ROOT_INO, Some(Rules { keep_none: true, ..Rules::default() }.into()))
+        .expect("lets it have versions");
     let before = tree(&pool, live);
     let nodes = |pool: &Pool| {
         pool.core().committer.commit().expect("commits");
@@ -148,6 +149,6 @@ fn a_check_tells_tree_nodes_in_a_pool_that_does_not_say_that_it_has_versions() {
     pool.core().namespace.force_no_versions();
     let findings = check(&pool).findings;
     assert!(matches!(&findings[..], [one] if one.contains("tree nodes") && one.contains("series set")), "{findings:?}");
-    pool.set_series(ROOT_INO, Some(Rules { keep_none: true, ..Rules::default() })).expect("says it");
+    pool.set_series(ROOT_INO, Some(Rules { keep_none: true, ..Rules::default() }.into())).expect("says it");
     assert_clean(&pool);
 }

@@ -1,12 +1,13 @@
 //! Series: rules as records that clients neither see nor touch.
 
+use dedupfs::SeriesRecord;
 use dedupfs::retention::{Count, Rules};
 use dedupfs_service::{Errno, FileService, ROOT_INO, XattrMode};
 
 use super::site::*;
 
-fn rules(last: u32) -> Rules {
-    Rules { keep_last: Some(Count::new(last)), ..Rules::default() }
+fn rules(last: u32) -> SeriesRecord {
+    Rules { keep_last: Some(Count::new(last)), ..Rules::default() }.into()
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //!
 //! Cost: the depth of the tree; nodes come from the cache of decoded nodes.
 
+mod chunks;
 mod cursor;
 pub(crate) mod difference;
 
@@ -19,6 +20,7 @@ use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{Below, Content, Directory, Entry, Link, Node, Top};
 use dedupfs_store::{Fingerprint, StoreError};
 
+pub(crate) use chunks::for_each_chunk;
 use cursor::{Rows, read};
 
 /// An entry that was found, with its inode number.

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
+use dedupfs::Scope;
 use dedupfs::retention::{Count, Percent, RelativeTo, Rules, Span};
 
 use crate::exit;
@@ -283,9 +284,30 @@ pub(crate) struct SeriesSetArgs {
     pub(crate) directory: PathBuf,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
+    /// Compare the content of new versions with all of the pool, or with the former version alone [pool]. `neighbour` reads no index
+    /// from the disk; content that skipped a version is stored again, until dedupfs-gc takes the first copy away
+    #[arg(long, value_name = "pool|neighbour")]
+    pub(crate) scope: Option<ScopeArg>,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// The values of `--scope`.
+#[derive(ValueEnum, Clone, Copy, Debug, Default)]
+pub(crate) enum ScopeArg {
+    #[default]
+    Pool,
+    Neighbour,
+}
+
+impl From<ScopeArg> for Scope {
+    fn from(scope: ScopeArg) -> Self {
+        match scope {
+            ScopeArg::Pool => Self::Pool,
+            ScopeArg::Neighbour => Self::Neighbour,
+        }
+    }
 }
 
 /// Shows the rules of a directory, as options of `dedupfs prune`.

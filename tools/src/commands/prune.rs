@@ -79,7 +79,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<u8, Failure> {
 }
 
 fn of_series(args: &PruneArgs, directory: &Directory, daemon: &mut ControlClient) -> Result<Rules, Failure> {
-    daemon.series(directory.place.ino)?.ok_or_else(|| {
+    daemon.series(directory.place.ino)?.map(|record| record.rules).ok_or_else(|| {
         let shown = args.directory.display();
         FailureKind::Usage.because(format!(
             "no rules: give some, such as `--keep-last 3 --keep-daily 7`, or give {shown} its own: `dedupfs series set {shown} \

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use dedupfs::retention::Rules;
+use dedupfs::{Scope, SeriesRecord};
 use serde::Serialize;
 
 use crate::args::versions::{SeriesArgs, SeriesCommand, SeriesSetArgs};
@@ -15,11 +15,22 @@ struct Series {
     path: String,
     /// The rules as options of `dedupfs prune`; none if the directory is no series.
     rules: Option<String>,
+    /// The content with which that of new versions is compared; none if the directory is no series.
+    scope: Option<Scope>,
 }
 
 impl Series {
-    fn of(path: &Path, rules: Option<Rules>) -> Self {
-        Self { path: report::shown_path(path), rules: rules.map(|rules| rules.to_string()) }
+    fn of(path: &Path, record: Option<SeriesRecord>) -> Self {
+        let rules = record.map(|record| record.rules.to_string());
+        Self { path: report::shown_path(path), rules, scope: record.map(|record| record.scope) }
+    }
+}
+
+/// The options of `dedupfs series set` that give this record.
+fn shown(record: SeriesRecord) -> String {
+    match record.scope {
+        Scope::Pool => record.rules.to_string(),
+        Scope::Neighbour => format!("{} --scope neighbour", record.rules),
     }
 }
 
@@ -32,28 +43,36 @@ pub(crate) fn run(args: &SeriesArgs) -> Result<u8, Failure> {
 }
 
 fn set(args: &SeriesSetArgs) -> Result<u8, Failure> {
-    let rules = args.rules.rules().ok_or_else(|| {
+    let rules = args.rules.rules().map(check_rules).transpose()?;
+    let directory = Directory::open(&args.directory)?;
+    let mut daemon = directory.daemon()?;
+    // A record that this release cannot read is replaced.
+    let before = daemon.series(directory.place.ino).ok().flatten();
+    let rules = rules.or_else(|| args.scope.and(before).map(|record| record.rules));
+    let rules = rules.ok_or_else(|| {
         FailureKind::Usage
             .because("give rules, such as `--keep-last 3 --keep-daily 7`; `dedupfs series unset` takes them away")
     })?;
-    let rules = check_rules(rules)?;
-    let directory = Directory::open(&args.directory)?;
-    let (before, is_upgraded) = directory.daemon()?.set_series(directory.place.ino, Some(rules))?;
+    let record = SeriesRecord {
+        rules,
+        scope: args.scope.map_or_else(|| before.map(|before| before.scope).unwrap_or_default(), Into::into),
+    };
+    let (before, is_upgraded) = daemon.set_series(directory.place.ino, Some(record))?;
     if is_upgraded {
         exit::tell("dedupfs: the pool may have versions from now on; releases without versions refuse it\n");
     }
-    exit::print_message(args.json, "series", &Series::of(&args.directory, Some(rules)), |series| {
-        let before = before.map_or_else(String::new, |before| format!(", no longer {before}"));
-        format!("{} is a series with the rules {rules}{before}\n", series.path)
+    exit::print_message(args.json, "series", &Series::of(&args.directory, Some(record)), |series| {
+        let before = before.map_or_else(String::new, |before| format!(", no longer {}", shown(before)));
+        format!("{} is a series with the rules {}{before}\n", series.path, shown(record))
     })?;
     Ok(exit::OK)
 }
 
 fn show(path: &Path, json: bool) -> Result<u8, Failure> {
     let directory = Directory::open(path)?;
-    let rules = directory.daemon()?.series(directory.place.ino)?;
-    exit::print_message(json, "series", &Series::of(path, rules), |series| match rules {
-        Some(rules) => format!("{rules}\n"),
+    let record = directory.daemon()?.series(directory.place.ino)?;
+    exit::print_message(json, "series", &Series::of(path, record), |series| match record {
+        Some(record) => format!("{}\n", shown(record)),
         None => format!("{0} is no series: `dedupfs series set {0} --keep-daily 7` gives it rules\n", series.path),
     })?;
     Ok(exit::OK)
@@ -63,7 +82,7 @@ fn unset(path: &Path, json: bool) -> Result<u8, Failure> {
     let directory = Directory::open(path)?;
     let (before, _) = directory.daemon()?.set_series(directory.place.ino, None)?;
     exit::print_message(json, "series", &Series::of(path, None), |series| match before {
-        Some(before) => format!("{} is no series any more; its rules were {before}\n", series.path),
+        Some(before) => format!("{} is no series any more; its rules were {}\n", series.path, shown(before)),
         None => format!("{} was no series\n", series.path),
     })?;
     Ok(exit::OK)

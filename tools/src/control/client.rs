@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use dedupfs::SeriesRecord;
 use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::retention::Rules;
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::stats::PoolStats;
 use dedupfs::transfer::{ThawReport, TransferReport};
@@ -282,22 +282,22 @@ impl ControlClient {
         self.ask(&Request::HeldVersions, &NoProgress)
     }
 
-    /// Returns the rules of a directory, if it is a series.
-    pub(crate) fn series(&mut self, directory: u64) -> Result<Option<Rules>, Failure> {
-        let rules: Option<Vec<u8>> = self.ask(&Request::Series(directory), &NoProgress)?;
-        Ok(rules.map(|rules| Rules::decode(&rules)).transpose()?)
+    /// Returns the record of a directory, if it is a series.
+    pub(crate) fn series(&mut self, directory: u64) -> Result<Option<SeriesRecord>, Failure> {
+        let record: Option<Vec<u8>> = self.ask(&Request::Series(directory), &NoProgress)?;
+        Ok(record.map(|record| SeriesRecord::decode(&record)).transpose()?)
     }
 
-    /// Gives a directory rules, or none; returns those that it had, and whether the pool may have versions from now on.
+    /// Makes a directory a series, or none; returns the record that it had, and whether the pool may have versions from now on.
     pub(crate) fn set_series(
         &mut self,
         directory: u64,
-        rules: Option<Rules>,
-    ) -> Result<(Option<Rules>, bool), Failure> {
-        let rules = rules.map(|rules| rules.encode());
+        record: Option<SeriesRecord>,
+    ) -> Result<(Option<SeriesRecord>, bool), Failure> {
+        let record = record.map(|record| record.encode());
         let (before, is_upgraded): (Option<Vec<u8>>, bool) =
-            self.ask(&Request::SetSeries { directory, rules }, &NoProgress)?;
-        Ok((before.map(|before| Rules::decode(&before)).transpose()?, is_upgraded))
+            self.ask(&Request::SetSeries { directory, record }, &NoProgress)?;
+        Ok((before.map(|before| SeriesRecord::decode(&before)).transpose()?, is_upgraded))
     }
 
     /// Waits until the pool is closed and returns how that went; `None` if the daemon ends, or is killed, without an answer.

@@ -132,13 +132,13 @@ pub(crate) enum Request {
     },
     /// Returns the inode numbers of removed versions whose content stays because they are read.
     HeldVersions,
-    /// Returns the encoded rules of a directory, if it is a series.
+    /// Returns the encoded record of a directory, if it is a series.
     Series(Ino),
-    /// Gives a directory these encoded rules, or none; returns those that it had, and whether the pool may have versions
+    /// Gives a directory this encoded record, or none; returns the one that it had, and whether the pool may have versions
     /// only since then.
     SetSeries {
         directory: Ino,
-        rules: Option<Vec<u8>>,
+        record: Option<Vec<u8>>,
     },
     /// Unmounts, makes everything durable and ends the daemon; answered when the pool is closed.
     Unmount {
@@ -260,8 +260,8 @@ mod tests {
             Request::Forget { directory: 7, name: b"\xff\n".to_vec(), version: 1 << 36 },
             Request::HeldVersions,
             Request::Series(7),
-            Request::SetSeries { directory: 7, rules: Some(vec![1, 0, 0]) },
-            Request::SetSeries { directory: 7, rules: None },
+            Request::SetSeries { directory: 7, record: Some(vec![1, 0, 0]) },
+            Request::SetSeries { directory: 7, record: None },
             Request::Unmount { lazy: true },
             Request::AwaitEnd,
             Request::SetReadOnly(true),

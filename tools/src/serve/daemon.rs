@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dedupfs::SeriesRecord;
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::retention::Rules;
 use dedupfs::scrub::{ScrubOptions, ScrubReport};
 use dedupfs::transfer::{self, TransferReport};
 use dedupfs::{Pool, Progress, TrialReport, VersionReport};
@@ -120,13 +120,13 @@ impl ControlTarget for Daemon {
                 to_value(())
             }
             Request::HeldVersions => to_value(self.pool.held_versions()?),
-            Request::Series(directory) => to_value(self.pool.series(directory)?.map(|rules| rules.encode())),
-            Request::SetSeries { directory, rules } => {
-                let rules = rules.map(|rules| Rules::decode(&rules)).transpose()?;
+            Request::Series(directory) => to_value(self.pool.series(directory)?.map(|record| record.encode())),
+            Request::SetSeries { directory, record } => {
+                let record = record.map(|record| SeriesRecord::decode(&record)).transpose()?;
                 let had_versions = self.pool.has_versions();
-                let before = self.pool.set_series(directory, rules)?;
+                let before = self.pool.set_series(directory, record)?;
                 let is_upgraded = !had_versions && self.pool.has_versions();
-                let rules = rules.map_or_else(|| "none".to_owned(), |rules| rules.to_string());
+                let rules = record.map_or_else(|| "none".to_owned(), |record| record.rules.to_string());
                 tracing::info!(directory, rules, "the rules of a series");
                 to_value((before.map(|before| before.encode()), is_upgraded))
             }

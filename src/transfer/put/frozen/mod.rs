@@ -16,6 +16,7 @@
 mod base;
 mod bases;
 mod entry;
+mod scope;
 mod so_far;
 mod walk;
 mod window;
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use dedupfs_base::{EngineError, allocator};
-use dedupfs_content::StreamId;
+use dedupfs_content::{FileContext, StreamId};
 use dedupfs_namespace::check_name;
 use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::StoreError;
@@ -86,6 +87,8 @@ struct Counts {
 /// A version being made.
 struct VersionPut<'a> {
     core: &'a Core,
+    /// The context of new content.
+    files: Arc<FileContext>,
     service: &'a Service,
     options: &'a PutOptions,
     version: &'a VersionOptions,
@@ -135,6 +138,7 @@ pub(crate) fn put_version(
     let tally = Tally::new(progress);
     let put = VersionPut {
         core,
+        files: scope::context(core, into, base),
         service,
         options,
         version,
