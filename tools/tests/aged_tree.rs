@@ -18,6 +18,7 @@ const PATTERN: Pattern = Pattern {
     modified: 0.20,
     changed: 0.05,
     place_bytes: 2048.0,
+    hot: 0.0,
     sigma: 1.0,
 };
 
@@ -142,4 +143,23 @@ fn content_has_half_a_byte_of_chance_in_each_byte() {
     let used: Vec<u32> = counts.into_iter().filter(|count| *count > 0).collect();
     assert_eq!(used.len(), 16);
     assert!(used.iter().all(|count| (64_000..67_000).contains(count)), "{used:?}");
+}
+
+#[test]
+fn hot_files_take_four_fifths_of_the_modifications() {
+    let pattern = Pattern { hot: 0.1, modified: 0.05, created: 0.0, deleted: 0.0, ..PATTERN };
+    let first = generation(3, 1, &pattern);
+    let (mut counts, rounds) = (vec![0_u32; first.len()], 20);
+    for number in 1..=rounds {
+        let [old, new] = [number, number + 1].map(|number| generation(3, number, &pattern));
+        for (file, content) in &old {
+            counts[*file as usize] += u32::from(new[file] != *content);
+        }
+    }
+    let all: u32 = counts.iter().sum();
+    assert!((f64::from(all) / f64::from(rounds) / 2000.0 / 0.05 - 1.0).abs() < 0.15, "{all}");
+    counts.sort_unstable();
+    let hottest: u32 = counts[1800..].iter().sum();
+    let of_hottest = f64::from(hottest) / f64::from(all);
+    assert!((0.75..0.9).contains(&of_hottest), "{of_hottest}");
 }

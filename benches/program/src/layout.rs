@@ -52,8 +52,13 @@ pub fn run(args: &Layout) -> Outcome {
         None => (synthetic.files * synthetic.size, synthetic.files * synthetic.size * (10 + synthetic.versions) / 10),
         Some(at) => (files::content_bytes(at) / versions.len() as u64, files::content_bytes(at)),
     };
-    let bench =
-        Bench::new(&["dedupfs", "dedupfs-stats", "dedupfs-gc"], &["cp", "diff"], &args.pool, 10 * one, 2 * all)?;
+    let bench = Bench::new(
+        &["dedupfs", "dedupfs-stats", "dedupfs-gc"],
+        &["cp", "diff"],
+        &args.pool.arranged_by_hand(),
+        10 * one,
+        2 * all,
+    )?;
     println!("{}", machine::describe(&bench.work)?);
     let of = if directory.is_some() { "a real series" } else { "synthetic files" };
     println!("- {} versions of {of}, {} each; medians of {}\n", versions.len(), table::human(one), args.runs);
@@ -104,6 +109,9 @@ impl Measurement<'_> {
         let is_removed = |number: usize| number % 2 == 1 && number != newest / 2 && number != newest;
         let removed = (0..=newest).filter(|number| is_removed(*number)).map(|number| &self.versions[number].0);
         let removed: Vec<_> = removed.map(|name| self.bench.pool.at(name)).collect();
+        if removed.is_empty() {
+            return Ok(());
+        }
         dedupfs("forget").args(removed).quiet().run()
     }
 

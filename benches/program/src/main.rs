@@ -12,6 +12,7 @@
 
 mod ablation;
 mod ablation_data;
+mod aging;
 mod big_file;
 mod check;
 mod cleanup;
@@ -90,6 +91,7 @@ enum Command {
     Targets(targets::Targets),
     Rivals(rivals::Rivals),
     Layout(layout::Layout),
+    Aging(aging::Aging),
     Mfdedup(mfdedup::Mfdedup),
     Retention(retention::Retention),
     Ablation(ablation::Ablation),
@@ -115,6 +117,7 @@ fn main() -> ExitCode {
             Command::Targets(args) => targets::run(&args),
             Command::Rivals(args) => rivals::run(&args),
             Command::Layout(args) => layout::run(&args),
+            Command::Aging(args) => aging::run(&args),
             Command::Mfdedup(args) => mfdedup::run(&args),
             Command::Retention(args) => retention::run(&args),
             Command::Ablation(args) => ablation::run(&args),

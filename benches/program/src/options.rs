@@ -39,6 +39,16 @@ pub struct PoolOptions {
     pub mount: Words,
 }
 
+impl PoolOptions {
+    /// The same, for pools whose content is only arranged by a command.
+    #[must_use]
+    pub fn arranged_by_hand(&self) -> Self {
+        let mut options = self.clone();
+        options.mount.0.extend(["-o", "arrange=off"].map(str::to_owned));
+        options
+    }
+}
+
 /// The option `--drop-caches`.
 #[derive(clap::Args)]
 pub struct Caches {

@@ -46,6 +46,9 @@ struct Arguments {
     /// Share of a modified file's bytes that change
     #[arg(long, default_value_t = Pattern::default().changed, value_parser = share)]
     changed: f64,
+    /// Share of files that take four fifths of the modifications; 0: all files alike
+    #[arg(long, default_value_t = Pattern::default().hot, value_parser = share)]
+    hot: f64,
     /// Print the numbers of bytes and files on standard error
     #[arg(long)]
     verbose: bool,
@@ -75,8 +78,9 @@ fn write(seed: u64, tree: &Tree, directory: &Path) -> io::Result<()> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let Arguments { seed, generation, size: size_bytes, files, created, deleted, modified, changed, .. } = arguments;
-    let pattern = Pattern { files, size_bytes, created, deleted, modified, changed, ..Pattern::default() };
+    let Arguments { seed, generation, size: size_bytes, files, created, deleted, modified, changed, hot, .. } =
+        arguments;
+    let pattern = Pattern { files, size_bytes, created, deleted, modified, changed, hot, ..Pattern::default() };
     let tree = tree::generation(seed, generation, &pattern);
     if arguments.verbose {
         let bytes: u64 = tree.values().map(tape::Content::len_bytes).sum();

@@ -1,6 +1,6 @@
 //! Trees of files as backups of a file server see them, generation after generation: files are created, deleted and modified by given
 //! shares (`MFDedup` section 5.1's SYN). The files, and the places in them, are drawn evenly. So garbage spreads over everything that was
-//! ever stored, which is the hard case for reclaiming.
+//! ever stored, which is the hard case for reclaiming. With a share of hot files, these take four fifths of the changes.
 //!
 //! 1. Deleted: the given share of the previous generation's files.
 //! 2. Modified: the given share of the others. A share of the bytes of each changes, in places of random length. Half of these are
@@ -32,6 +32,8 @@ pub(crate) struct Pattern {
     pub(crate) modified: f64,
     pub(crate) changed: f64,
     pub(crate) place_bytes: f64,
+    /// Files that take [`HOT_SHARE`] of the modifications; 0: all alike.
+    pub(crate) hot: f64,
     /// Shape of the log-normal distributions of lengths: the standard deviation of their logarithm.
     pub(crate) sigma: f64,
 }
@@ -47,8 +49,24 @@ impl Default for Pattern {
             modified: 0.10,
             changed: 0.05,
             place_bytes: 4096.0,
+            hot: 0.0,
             sigma: 1.0,
         }
+    }
+}
+
+/// Share of the modifications that hot files take.
+const HOT_SHARE: f64 = 0.8;
+
+impl Pattern {
+    /// The chance of a file to be modified. Hot files are spread evenly over all numbers.
+    fn modified(&self, number: u32) -> f64 {
+        let Self { modified, hot, .. } = *self;
+        if hot <= 0.0 {
+            return modified;
+        }
+        let is_hot = (f64::from(number) * hot).fract() < hot;
+        if is_hot { modified * HOT_SHARE / hot } else { modified * (1.0 - HOT_SHARE) / (1.0 - hot).max(f64::EPSILON) }
     }
 }
 
@@ -111,13 +129,17 @@ impl Series<'_> {
     }
 
     fn next(&mut self, previous: &Tree) -> Tree {
-        let Pattern { files, size_bytes, created, deleted, modified, sigma, .. } = *self.pattern;
+        let Pattern { files, size_bytes, created, deleted, sigma, .. } = *self.pattern;
         let mut tree = Tree::new();
         for (number, content) in previous {
             if self.random.unit() < deleted {
                 continue;
             }
-            let made = if self.random.unit() < modified { self.modify(content) } else { content.clone() };
+            let made = if self.random.unit() < self.pattern.modified(*number) {
+                self.modify(content)
+            } else {
+                content.clone()
+            };
             tree.insert(*number, made);
         }
         for _ in 0..files {
