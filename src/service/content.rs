@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dedupfs_base::{EngineError, Result};
+use dedupfs_base::{EngineError, Hold, Result};
 use dedupfs_content::{FILE_BYTES_MAX, FileBody, StreamId, Sweep, SweepTarget};
 use dedupfs_namespace::{Inode, is_frozen, version_of};
 use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
@@ -16,6 +16,8 @@ use dedupfs_sync::thread;
 use super::open_files::{Live, OpenFile, OpenHandle};
 use super::{Service, now, protection};
 
+/// Memory that each restore gets.
+const RESTORE_BYTES_MIN: u64 = 4 << 20;
 pub(crate) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 // fallocate(2)
 const KEEP_SIZE: i32 = 0x01;
@@ -111,9 +113,11 @@ impl Service {
         self.core.files.chunks.sweep(sweep, target);
     }
 
-    /// The bound of the engine's memory.
-    pub(crate) fn memory_bytes(&self) -> u64 {
-        self.core.memory.total_bytes
+    /// Takes memory for a restore: half of what the others leave of a quarter of `--memory`, and 4 MiB at least.
+    pub(crate) fn take_memory_to_restore(&self) -> (u64, Hold) {
+        let left_bytes = (self.core.memory.total_bytes / 4).saturating_sub(self.restoring.bytes());
+        let bytes = (left_bytes / 2).max(RESTORE_BYTES_MIN);
+        (bytes, self.restoring.hold(bytes, 1))
     }
 
     /// Calls `read` with the content, loaded and finished as far as the range needs.

@@ -52,7 +52,7 @@ use lookups::Lookups;
 use open_files::OpenFiles;
 
 use crate::engine::Core;
-use dedupfs_base::{EngineError, Result};
+use dedupfs_base::{EngineError, Gauge, Result};
 use dedupfs_namespace::{is_frozen, version_of};
 
 /// How long the kernel may cache names and attributes. All changes pass through the caching kernel, so this can be long.
@@ -66,6 +66,8 @@ pub struct Service {
     making_room: space::MakingRoom,
     /// Held by the one thread that takes memory from files.
     relieving: Mutex<()>,
+    /// Memory of the restores that run.
+    restoring: Arc<Gauge>,
     hidden: hidden::HiddenDirectories,
     access_times: AccessTimes,
     frozen: frozen::FoundCache,
@@ -88,6 +90,7 @@ impl Service {
             lookups: Lookups::default(),
             making_room: space::MakingRoom::default(),
             relieving: Mutex::default(),
+            restoring: Arc::default(),
             hidden: hidden::HiddenDirectories::default(),
             access_times,
             frozen: frozen::cache(),

@@ -11,7 +11,7 @@ use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 use tempfile::TempDir;
 
-use super::get::{Windows, get_in};
+use super::get::{Arrivals, Windows, get_in};
 use super::tests::{Ending, get_from, get_with, lookup, noise, open, picture, pool_on, staging};
 use super::*;
 use crate::pool::Pool;
@@ -106,13 +106,16 @@ impl Series {
 #[test]
 fn versions_come_back_in_windows_of_any_size() {
     let series = Series::new();
-    for chunks_max in [1, 40, 1_000, usize::MAX] {
+    for (chunks_max, files_max, memory_bytes) in
+        [(1, 1_000, 0), (40, 1_000, 100_000), (1_000, 2, 1 << 20), (usize::MAX, 1_000, 16 << 20)]
+    {
         for number in 0..VERSIONS {
             let out = tempfile::tempdir().unwrap();
             let to = (File::open(out.path()).unwrap().into(), b"out".as_slice());
-            let (windows, version) = (Windows::of(chunks_max), series.version(number));
+            let version = series.version(number);
+            let bounds = (Windows::of(chunks_max, files_max), Arrivals::new(memory_bytes));
             let report =
-                get_in(windows, &series.pool.service(), version, to, &Patterns::default(), &NoProgress).unwrap();
+                get_in(bounds, &series.pool.service(), version, to, &Patterns::default(), &NoProgress).unwrap();
             assert_eq!((report.problem_count, report.files, report.hard_links), (0, FILES, 1), "{report:?}");
             assert_eq!(picture(series.tree(number)), picture(&out.path().join("out")), "{chunks_max}");
         }
@@ -169,9 +172,10 @@ fn an_interrupted_restore_leaves_whole_files_alone() {
     for calls_max in (0..120).step_by(7) {
         let out = tempfile::tempdir().unwrap();
         let to = (File::open(out.path()).unwrap().into(), b"out".as_slice());
-        let (windows, version) = (Windows::of(30), series.version(3));
+        let bounds = (Windows::of(30, 1_000), Arrivals::new(200_000));
+        let version = series.version(3);
         let progress = Ending::after(calls_max);
-        let outcome = get_in(windows, &series.pool.service(), version, to, &Patterns::default(), &progress);
+        let outcome = get_in(bounds, &series.pool.service(), version, to, &Patterns::default(), &progress);
         if outcome.is_ok() {
             assert_eq!(picture(series.tree(3)), picture(&out.path().join("out")));
             continue;

@@ -238,7 +238,9 @@ impl ContainerStore {
         }
         let options = &shared.options;
         let id = (self.ids)()?;
-        let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms, shared.owed.hold(0, 1));
+        let row = stream.is_arranged().then_some(stream);
+        let of = (row, shared.owed.hold(0, 1));
+        let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms, of);
         // Insert the container before its id is known elsewhere: a known id must always be found.
         shared.directory.write().insert(id, KnownContainer::Open(Arc::clone(&container)));
         streams.insert(stream, Arc::clone(&container));

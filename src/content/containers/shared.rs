@@ -33,6 +33,7 @@ use super::prefetch::Prefetching;
 use super::read::Caches;
 use super::seeks::Seeks;
 use super::stats::Counters;
+use super::streams::StreamId;
 use crate::workers::WorkerPool;
 
 /// Least bytes of a write that is not forced: large writes are 3 to 10 times faster.
@@ -61,6 +62,8 @@ pub(super) struct Shared {
     pub(super) prefetching: Prefetching,
     pub(super) forwarding: Forwarding,
     pub(super) seeks: Seeks,
+    /// The last place of each stream whose containers lie in a row. A short lock, taken alone.
+    rows: Mutex<HashMap<StreamId, SlotAddress>>,
     pub(super) counters: Counters,
     pub(super) buffers: Arc<RegionPool>,
     pub(super) write_buffers: WriteBuffers,
@@ -118,6 +121,7 @@ impl Shared {
             writers,
             directory: RwLock::new(HashMap::new()),
             seeks: Seeks::default(),
+            rows: Mutex::default(),
             counters: Counters::default(),
             started: Instant::now(),
             compressing_bytes: AtomicU64::new(0),
@@ -262,7 +266,7 @@ impl Shared {
         self.add_pending(padding);
         let Some(batch) = batch else { return Ok(mark) };
         let result = container
-            .address_or(&writer, || Ok(self.slots.allocate()?))
+            .address_or(&writer, || self.allocate(container.row))
             .and_then(|address| self.write_batch(address, &batch));
         match result {
             Ok(()) => {
@@ -284,6 +288,14 @@ impl Shared {
                 Err(error)
             }
         }
+    }
+
+    fn allocate(&self, row: Option<StreamId>) -> Result<SlotAddress> {
+        let Some(stream) = row else { return Ok(self.slots.allocate()?) };
+        let last = self.rows.lock().get(&stream).copied();
+        let address = self.slots.allocate_in_row(last)?;
+        self.rows.lock().insert(stream, address);
+        Ok(address)
     }
 
     fn write_batch(&self, address: SlotAddress, batch: &Batch) -> Result<()> {

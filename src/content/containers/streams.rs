@@ -28,6 +28,11 @@ pub const ACTIVE_STREAM: StreamId = StreamId(u64::MAX - 1);
 pub(super) const IDLE_AFTER_MS: u64 = 5_000;
 
 impl StreamId {
+    /// Whether it is one of reclaiming, whose containers lie in rows.
+    pub(super) fn is_arranged(self) -> bool {
+        self == RECLAIM_STREAM || self == ACTIVE_STREAM
+    }
+
     /// Whether this was a process that no longer exists.
     fn is_gone(self) -> bool {
         i32::try_from(self.0).is_ok_and(process::is_gone)

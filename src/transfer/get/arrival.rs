@@ -14,8 +14,8 @@ use super::window::{DirectoryOf, Planned};
 
 /// Files up to this size are put together in memory, and written at once.
 const ASSEMBLED_FILE_BYTES_MAX: u64 = 1 << 20;
-/// Memory for them.
-const ASSEMBLED_BYTES_MAX: u64 = 32 << 20;
+/// Part of the memory of a restore for them.
+const ASSEMBLED_SHARE: u64 = 4;
 /// Files that stay open while their content arrives. Others are opened for each piece.
 const OPEN_FILES_MAX: usize = 128;
 
@@ -44,19 +44,25 @@ impl State {
 }
 
 /// The memory and descriptors that all files share.
-#[derive(Default)]
-pub(super) struct Arrivals {
+pub(in super::super) struct Arrivals {
     assembled_bytes: AtomicU64,
+    assembled_bytes_max: u64,
     open_files: AtomicUsize,
 }
 
 impl Arrivals {
+    /// Takes a part of the memory of a restore.
+    pub(in super::super) fn new(memory_bytes: u64) -> Self {
+        let (assembled_bytes, open_files) = Default::default();
+        Self { assembled_bytes, assembled_bytes_max: memory_bytes / ASSEMBLED_SHARE, open_files }
+    }
+
     /// Takes memory for a file, if it is small and there is some.
     fn assemble(&self, size_bytes: u64) -> Option<Vec<u8>> {
         if size_bytes > ASSEMBLED_FILE_BYTES_MAX {
             return None;
         }
-        if self.assembled_bytes.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes > ASSEMBLED_BYTES_MAX {
+        if self.assembled_bytes.fetch_add(size_bytes, Ordering::Relaxed) + size_bytes > self.assembled_bytes_max {
             self.assembled_bytes.fetch_sub(size_bytes, Ordering::Relaxed);
             return None;
         }

@@ -20,7 +20,7 @@ use dedupfs_namespace::check_name;
 use dedupfs_service::{Attributes, FileKind, FileService, Ino};
 use dedupfs_sync::OnceLock;
 
-use self::arrival::Arrivals;
+pub(super) use self::arrival::Arrivals;
 pub use self::selection::Patterns;
 use self::selection::{Reached, Selection};
 pub(super) use self::window::Windows;
@@ -82,12 +82,13 @@ pub(crate) fn get(
     patterns: &Patterns,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
-    get_in(Windows::new(service.memory_bytes()), service, ino, (to, name), patterns, progress)
+    let (memory_bytes, _held) = service.take_memory_to_restore();
+    get_in((Windows::new(memory_bytes), Arrivals::new(memory_bytes)), service, ino, (to, name), patterns, progress)
 }
 
-/// As [`get`], in windows of another size.
+/// As [`get`], with other bounds.
 pub(super) fn get_in(
-    windows: Windows,
+    (windows, arrivals): (Windows, Arrivals),
     service: &Service,
     ino: Ino,
     (to, name): (OwnedFd, &[u8]),
@@ -100,7 +101,7 @@ pub(super) fn get_in(
     let name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
     let tally = Tally::new(progress);
     let (top, several_names) = (OnceLock::new(), SeveralNames::default());
-    let (descriptors, arrivals, listed) = Default::default();
+    let (descriptors, listed) = Default::default();
     let get =
         Get { service, tally: &tally, to: &to, top, several_names, descriptors, selection, windows, arrivals, listed };
     match service.attributes(ino).map_err(reading_pool("cannot look at it")) {

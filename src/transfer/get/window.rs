@@ -21,12 +21,14 @@ use super::arrival::State;
 use super::{Directory, Get};
 use crate::service::errno;
 
-/// Memory of a chunk in a window: its place with spare capacity, of which two windows are there at a time.
-const CHUNK_BYTES: u64 = 2 * 96;
-/// Part of `--memory` for windows.
-const MEMORY_SHARE: u64 = 8;
-/// Files of a window at most; some 300 bytes and a name each.
-const FILES_MAX: usize = 32 * 1024;
+/// Memory of a chunk in a window: its place with spare capacity, of the window that fills and what is left of the one that is read.
+const CHUNK_BYTES: u64 = 96;
+/// Part of the memory of a restore for chunks.
+const CHUNKS_SHARE: u64 = 2;
+/// Memory of a file with its name, of two windows.
+const FILE_BYTES: u64 = 2 * 400;
+/// Part of the memory of a restore for files.
+const FILES_SHARE: u64 = 4;
 /// Chunks that a thread collects before it adds them.
 const COLLECTED_MAX: usize = 1024;
 pub(super) const CANNOT_READ: &str = "cannot be read: its content is damaged, or lost";
@@ -38,6 +40,7 @@ pub(in super::super) struct Windows {
     /// Held during a sweep. Taken before anything else.
     sweeping: Mutex<()>,
     chunks_max: usize,
+    files_max: usize,
 }
 
 #[derive(Default)]
@@ -74,13 +77,13 @@ impl Planned {
 
 impl Windows {
     pub(in super::super) fn new(memory_bytes: u64) -> Self {
-        let chunks = usize::try_from(memory_bytes / MEMORY_SHARE / CHUNK_BYTES).unwrap_or(usize::MAX);
-        Self::of(chunks.max(COLLECTED_MAX))
+        let of = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX).max(COLLECTED_MAX);
+        Self::of(of(memory_bytes / CHUNKS_SHARE / CHUNK_BYTES), of(memory_bytes / FILES_SHARE / FILE_BYTES))
     }
 
-    /// Windows that are full with so many chunks, or some more.
-    pub(in super::super) fn of(chunks_max: usize) -> Self {
-        Self { filling: Mutex::default(), sweeping: Mutex::default(), chunks_max }
+    /// Windows that are full with so many chunks, or some more, or so many files.
+    pub(in super::super) fn of(chunks_max: usize, files_max: usize) -> Self {
+        Self { filling: Mutex::default(), sweeping: Mutex::default(), chunks_max, files_max }
     }
 }
 
@@ -153,7 +156,8 @@ impl Get<'_> {
                 let added = window.sweep.add(&child, number, offset);
                 added.map_err(|error| reading_pool(CANNOT_READ)(errno(&error)))?;
             }
-            let is_full = window.files.len() >= FILES_MAX || window.sweep.chunks() >= self.windows.chunks_max;
+            let is_full =
+                window.files.len() >= self.windows.files_max || window.sweep.chunks() >= self.windows.chunks_max;
             is_full.then(|| std::mem::take(&mut *window))
         };
         if let Some(window) = full {

@@ -95,6 +95,27 @@ struct SlotStates {
     uses: u64,
 }
 
+/// Slots of a row that is looked for.
+const ROW_SLOTS: u32 = 16;
+/// Free slots that are looked at for a row.
+const LOOKED_AT_MAX: usize = 1 << 16;
+
+/// Returns the first of the lowest free slots in a row.
+fn row_of(free: &BTreeSet<SlotAddress>) -> Option<SlotAddress> {
+    let (mut first, mut len) = (None::<SlotAddress>, 0);
+    for address in free.iter().take(LOOKED_AT_MAX) {
+        let goes_on = first.is_some_and(|first| first.file == address.file && first.slot + len == address.slot);
+        if !goes_on {
+            (first, len) = (Some(*address), 0);
+        }
+        len += 1;
+        if len == ROW_SLOTS {
+            return first;
+        }
+    }
+    None
+}
+
 /// The slot files of one root and kind. Thread-safe.
 #[derive(Debug)]
 pub struct SlotFiles {
@@ -208,14 +229,29 @@ impl SlotFiles {
 
     /// Takes the lowest free slot; creates a file if there is none.
     pub fn allocate(&self) -> Result<SlotAddress> {
+        self.allocate_chosen(&|free| free.first().copied())
+    }
+
+    /// Takes the slot behind `last`, or, without that, the lowest slot with 16 free ones in a row, or the lowest one; creates a file
+    /// if there is none. What is read together then lies together, also among the holes of an old pool.
+    pub fn allocate_in_row(&self, last: Option<SlotAddress>) -> Result<SlotAddress> {
+        let next = last.and_then(|last| Some(SlotAddress { slot: last.slot.checked_add(1)?, ..last }));
+        self.allocate_chosen(&|free| {
+            let next = next.filter(|next| free.contains(next));
+            next.or_else(|| row_of(free)).or_else(|| free.first().copied())
+        })
+    }
+
+    fn allocate_chosen(&self, choose: &dyn Fn(&BTreeSet<SlotAddress>) -> Option<SlotAddress>) -> Result<SlotAddress> {
         let _layout = waiting::lock(&self.layout);
         if self.state.lock().free.is_empty() {
             self.create_file()?;
         }
         let mut state = self.state.lock();
-        let Some(address) = state.free.pop_first() else {
+        let Some(address) = choose(&state.free) else {
             return Err(StoreError::NoSpace { operation: "allocate a container in", path: self.directory.clone() });
         };
+        state.free.remove(&address);
         let end_bytes = self.offset(address) + u64::from(self.slot_bytes);
         let file = state.files.entry(address.file).or_default();
         file.taken.insert(address.slot);

@@ -41,6 +41,28 @@ fn allocates_lowest_first_and_makes_files() {
 }
 
 #[test]
+fn a_row_goes_on_behind_its_last_slot_and_begins_where_there_is_room() {
+    let device = MemoryDevice::new();
+    let slots = SlotFiles::open(Arc::new(device), "containers", SLOT_BYTES, 64).unwrap();
+    allocate_many(&slots, 40);
+    // Holes of 1, of 15 and of 16.
+    let holes = (2..3).chain(4..19).chain(20..36);
+    holes.for_each(|slot| slots.free(at(1, slot)).unwrap());
+    let first = slots.allocate_in_row(None).unwrap();
+    assert_eq!(first, at(1, 20));
+    assert_eq!(slots.allocate_in_row(Some(first)).unwrap(), at(1, 21));
+    assert_eq!(slots.allocate().unwrap(), at(1, 2), "others take the lowest");
+    // The slot behind is taken, and the next row is behind the last slot.
+    assert_eq!(slots.allocate_in_row(Some(at(1, 38))).unwrap(), at(1, 40));
+    // No row is left.
+    while slots.state.lock().free.contains(&at(1, 50)) {
+        slots.allocate_in_row(Some(at(1, 48))).unwrap();
+    }
+    let lowest = slots.state.lock().free.first().copied();
+    assert_eq!(slots.allocate_in_row(Some(at(9, u32::MAX))).ok(), lowest);
+}
+
+#[test]
 fn a_held_slot_is_given_to_nobody() {
     let device = MemoryDevice::new();
     let slots = open(&device);

@@ -26,6 +26,7 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::{Condvar, Mutex, MutexGuard, OnceLock};
 
 use super::buffers::{RegionBytes, RegionPool};
+use super::streams::StreamId;
 
 mod state;
 
@@ -92,6 +93,8 @@ pub(super) struct Mark {
 /// A container that is being filled, or whose last record the namespace has not acknowledged yet.
 pub(super) struct OpenContainer {
     pub(super) id: ContainerId,
+    /// Its place is behind the container before it in this stream.
+    pub(super) row: Option<StreamId>,
     pool: PoolId,
     limits: Limits,
     last_used_ms: AtomicU64,
@@ -115,10 +118,11 @@ impl OpenContainer {
         pool: PoolId,
         limits: Limits,
         now_ms: u64,
-        owed: Hold,
+        (row, owed): (Option<StreamId>, Hold),
     ) -> Arc<Self> {
         Arc::new(Self {
             id,
+            row,
             pool,
             limits,
             last_used_ms: AtomicU64::new(now_ms),
