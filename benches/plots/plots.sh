@@ -7,6 +7,7 @@
 #   index-scale.tsv   from cargo bench -p dedupfs-index --bench index_scale; empty where nothing was measured
 #   imbalance.tsv     cells of the fullest bucket less those of the emptiest, by depth; a column for each number of buckets
 #   rivals.tsv        series of dedupfs-bench rivals: MB/s of the first backup, the second and the restore; memory, MiB; on disk, MB
+#   aging.tsv         from dedupfs-bench aging --tsv; aging-NAME.tsv the same of another series
 #   retention.tsv     from dedupfs-bench retention --tsv; retention-series.tsv the same of a real series
 #
 # Needs gnuplot (Debian and Ubuntu: apt install gnuplot-nox). To look at a figure as PNG: rsvg-convert FIGURE.svg >FIGURE.png
@@ -30,6 +31,9 @@ draw ablation-cost ablation.tsv
 draw index-scale index-scale.tsv
 draw imbalance imbalance.tsv
 draw rivals rivals.tsv
+for series in aging*.tsv; do
+    draw aging "$series" "${series%.tsv}"
+done
 for figure in size moved restore; do
     draw retention-$figure retention.tsv
     draw retention-$figure retention-series.tsv retention-series-$figure

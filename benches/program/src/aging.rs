@@ -62,7 +62,7 @@ pub struct Aging {
     caches: Caches,
 }
 
-/// Sums over a run, in bytes, and its containers.
+/// Sums over a run, in bytes of chunks, uncompressed.
 #[derive(Default)]
 struct Sums {
     stored: u64,
@@ -194,13 +194,14 @@ impl Measurement<'_> {
 
     fn reclaim(&self, arrange: &str, sums: &mut Sums) -> Outcome {
         let pool = &self.bench.pool;
+        let before = pool.stats()?.number("data_containers.stored_bytes")?;
         let text = command!(program("dedupfs-gc"), "--json", "--arrange", arrange, &pool.mnt).text()?;
         let report: Option<Value> = text.trim_end().lines().last().and_then(|line| serde_json::from_str(line).ok());
         let Some(report) = report else { return fail("dedupfs-gc --json printed no report") };
         let of = |name: &str| report[name].as_u64().unwrap_or(0);
         sums.moved += of("moved_bytes");
         sums.arranged += of("arranged_bytes");
-        sums.freed += of("physical_before_bytes").saturating_sub(of("physical_after_bytes"));
+        sums.freed += before.saturating_sub(pool.stats()?.number("data_containers.stored_bytes")?);
         Ok(())
     }
 
