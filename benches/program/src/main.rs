@@ -27,6 +27,7 @@ mod million;
 mod options;
 mod pool;
 mod reclaim;
+mod requests;
 mod retention;
 mod retention_tables;
 mod rivals;
@@ -101,6 +102,7 @@ enum Command {
     Scale(scale::Scale),
     Million(million::Million),
     Reclaim(reclaim::Reclaim),
+    Requests(requests::Requests),
     #[command(alias = "sync-latency")]
     SyncLatency(sync_latency::SyncLatency),
     Versions(versions::Versions),
@@ -126,6 +128,7 @@ fn main() -> ExitCode {
             Command::Scale(args) => scale::run(&args),
             Command::Million(args) => million::run(&args),
             Command::Reclaim(args) => reclaim::run(&args),
+            Command::Requests(args) => requests::run(&args),
             Command::SyncLatency(args) => sync_latency::run(&args),
             Command::Versions(args) => versions::run(&args),
             Command::AgedVersions(args) => versions::run_aged(&args),
