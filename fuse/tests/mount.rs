@@ -177,6 +177,50 @@ fn regression_unprivileged_writes_drop_setuid_in_the_kernels_view_too() {
     }
 }
 
+/// The right to bind any port.
+const CAPABILITY: &str = "0x0100000200040000000000000000000000000000";
+/// Copies within the file `f` as another user.
+const COPY: &str = "import os; os.setgroups([]); os.setgid(1000); os.setuid(1000)
+f=os.open('f',os.O_RDWR); assert os.copy_file_range(f,f,9,0,5000) == 9";
+
+#[test]
+fn a_new_owner_or_length_and_every_change_of_content_drop_setuid() {
+    for direct_io_writes in [false, true] {
+        let options = MountOptions { allow_other: true, direct_io_writes, ..MountOptions::default() };
+        let mounted = Mounted::with(MemoryOptions::default(), options);
+        let mountpoint = mounted.session.mountpoint();
+        run(mountpoint, "chmod 755 .; head -c 9000 /dev/urandom > f; chown 1000:1000 f; mkdir d; chmod 6775 d");
+        let user = "setpriv --reuid=1000 --regid=1000 --clear-groups";
+        for (command, left) in [
+            ("chown 0:1000 f; chown 1000 f".to_owned(), "775"),
+            (format!("{user} chgrp 1000 f"), "775"),
+            ("python3 -c \"import os; os.chown('f',-1,-1)\"".to_owned(), "775"),
+            (format!("{user} truncate -s 5000 f"), "775"),
+            (format!("{user} fallocate -l 9000 f"), "775"),
+            (format!("{user} fallocate -p -o 0 -l 4096 f"), "775"),
+            (format!("{user} dd if=f of=f bs=1 count=1 conv=notrunc status=none"), "775"),
+            (format!("python3 -c \"{COPY}\""), "775"),
+            ("truncate -s 9000 f".to_owned(), "6775"),
+            ("dd if=f of=f bs=1 count=1 conv=notrunc status=none".to_owned(), "6775"),
+            ("fallocate -p -o 0 -l 4096 f".to_owned(), "6775"),
+        ] {
+            run(mountpoint, "chmod 6775 f");
+            run(mountpoint, &command);
+            assert_eq!(run(mountpoint, "stat -c %a f"), format!("{left}\n"), "{command}, direct: {direct_io_writes}");
+            let kept = mounted.service.lookup(ROOT_INO, b"f").unwrap().mode;
+            assert_eq!(format!("{kept:o}"), left, "{command}, direct: {direct_io_writes}");
+            // With capabilities root's changes may take the bits, too.
+            run(mountpoint, &format!("chmod 6775 f; setfattr -n security.capability -v {CAPABILITY} f; {command}"));
+            let listed = run(mountpoint, "getfattr -m security f");
+            assert!(!listed.contains("capability"), "{command}, direct: {direct_io_writes}");
+            let kept = run(mountpoint, "stat -c %a f");
+            assert!(kept == "775\n" || kept == format!("{left}\n"), "{kept} after {command}");
+        }
+        run(mountpoint, "chown 7:8 d");
+        assert_eq!(run(mountpoint, "stat -c %a d"), "6775\n");
+    }
+}
+
 #[test]
 fn trusted_attributes_are_hidden_from_users() {
     let mounted = Mounted::new();

@@ -2,7 +2,9 @@
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{Inode, RECORD_PREFIX, is_frozen};
-use dedupfs_service::{AttributeChanges, Attributes, Caller, FileKind, Ino, TimeChange, Timestamp, XattrMode, acl};
+use dedupfs_service::{
+    AttributeChanges, Attributes, Caller, FileKind, Ino, TimeChange, Timestamp, XattrMode, acl, without_privileges,
+};
 use dedupfs_store::waiting;
 
 use super::{Service, now, protection};
@@ -52,12 +54,16 @@ impl Service {
         if let Some(size_bytes) = changes.size_bytes {
             self.truncate(caller, ino, size_bytes)?;
         }
-        let inode = self.update_attributes(ino, changes)?;
+        let drops_privileges = changes.drop_privileges(caller, inode.kind);
+        if drops_privileges {
+            self.drop_capability(ino)?;
+        }
+        let inode = self.update_attributes(ino, changes, drops_privileges)?;
         self.core.relieve()?;
         Ok(attributes_of(&inode))
     }
 
-    fn update_attributes(&self, ino: Ino, changes: &AttributeChanges) -> Result<Inode> {
+    fn update_attributes(&self, ino: Ino, changes: &AttributeChanges, drops_privileges: bool) -> Result<Inode> {
         let file = self.files.file(ino);
         // A publication in between would overwrite the mtime set here with its own.
         let _body = file.as_ref().filter(|_| changes.mtime.is_some()).map(|file| waiting::write(&file.body));
@@ -71,7 +77,8 @@ impl Service {
         }
         let ctime = changes.ctime.unwrap_or_else(now);
         let mut inode = self.core.namespace.update(ino, &mut |inode| {
-            inode.mode = changes.mode.map_or(inode.mode, |mode| mode & 0o7777);
+            let kept = if drops_privileges { without_privileges(inode.mode) } else { inode.mode };
+            inode.mode = changes.mode.map_or(kept, |mode| mode & 0o7777);
             inode.uid = changes.uid.unwrap_or(inode.uid);
             inode.gid = changes.gid.unwrap_or(inode.gid);
             inode.atime = changes.atime.map_or(inode.atime, moment);

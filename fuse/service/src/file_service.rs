@@ -96,6 +96,18 @@ pub struct AttributeChanges {
     pub ctime: Option<Timestamp>,
 }
 
+impl AttributeChanges {
+    /// Whether these changes take privileges from an inode of this kind ([`without_privileges`], and `security.capability`): a new owner
+    /// or group always, a new length unless root sets it. No change at all takes them, too: it is a change of owner to the present one, or
+    /// the kernel's way to ask for it, before a change of content by a caller without CAP_FSETID. A mode that is given stays.
+    #[must_use]
+    pub fn drop_privileges(&self, caller: Caller, kind: FileKind) -> bool {
+        let changes_owner = self.uid.is_some() || self.gid.is_some() || *self == Self::default();
+        let drops = changes_owner || self.size_bytes.is_some() && caller.uid != 0;
+        drops && self.mode.is_none() && kind != FileKind::Directory
+    }
+}
+
 /// A name to create: its directory, mode and umask.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode<'a> {
@@ -300,7 +312,7 @@ pub trait FileService: Send + Sync + 'static {
     fn forget(&self, ino: Ino, count: u64);
     /// stat.
     fn attributes(&self, ino: Ino) -> Result<Attributes>;
-    /// chmod, chown, truncate, utimensat.
+    /// chmod, chown, truncate, utimensat. Drops privileges as [`AttributeChanges::drop_privileges`] says.
     fn set_attributes(&self, caller: Caller, ino: Ino, changes: AttributeChanges) -> Result<Attributes>;
     /// Flags of a regular file or directory.
     fn flags(&self, ino: Ino) -> Result<InodeFlags>;

@@ -63,7 +63,7 @@ const COOKIE_SELF: u64 = 1;
 const COOKIE_PARENT: u64 = 2;
 
 /// Capabilities requested from the kernel. Those that an older kernel lacks are left out.
-const CAPABILITIES: [InitFlags; 12] = [
+const CAPABILITIES: [InitFlags; 13] = [
     InitFlags::FUSE_ASYNC_READ,
     InitFlags::FUSE_ASYNC_DIO,
     InitFlags::FUSE_ATOMIC_O_TRUNC,
@@ -76,6 +76,8 @@ const CAPABILITIES: [InitFlags; 12] = [
     InitFlags::FUSE_CACHE_SYMLINKS,
     InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
     InitFlags::FUSE_EXPORT_SUPPORT,
+    // Else the kernel asks for the attributes before each change of an owner, to clear set-id bits by itself.
+    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
 ];
 
 /// Threads for calls that take long. Calls that wait for a commit have their own threads, so that any number of them does not stop the

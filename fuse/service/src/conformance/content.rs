@@ -1,7 +1,7 @@
 //! Reading, writing, truncating, allocating, seeking.
 
 use super::{APPEND, Check, Client, READ, READ_WRITE, ROOT, bad, good, noise};
-use crate::{AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, WriteFlags, XattrMode};
+use crate::{AttributeChanges, Caller, Errno, NewNode, OpenOptions, ROOT_INO, TimeChange, WriteFlags, XattrMode};
 
 pub(super) const CHECKS: &[Check] = &[
     ("what was written is read", written_is_read),
@@ -13,6 +13,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("handles that are not open", wrong_handles),
     ("fallocate", allocate),
     ("writing drops privileges when told", privileges),
+    ("a new owner or length drops privileges", privileges_and_attributes),
     ("sync succeeds", sync),
 ];
 
@@ -187,6 +188,37 @@ fn privileges(client: &Client) {
         client.service.release(ino, opened.handle);
         assert_eq!(client.stat(ino).mode, left, "after another's truncating open");
     }
+}
+
+fn privileges_and_attributes(client: &Client) {
+    let user = Caller { uid: 1000, gid: 1000, pid: 1 };
+    let none = AttributeChanges::default();
+    let (owner, group) = (AttributeChanges { uid: Some(7), ..none }, AttributeChanges { gid: Some(8), ..none });
+    let (length, time) =
+        (AttributeChanges { size_bytes: Some(3), ..none }, AttributeChanges { mtime: Some(TimeChange::Now), ..none });
+    let modes = [(0o6755, 0o755), (0o2745, 0o2745), (0o4700, 0o700)];
+    let capability = b"security.capability";
+    let ino = client.file_with("file", b"content");
+    let after = |caller, changes, mode| {
+        good(client.service.set_attributes(ROOT, ino, AttributeChanges { mode: Some(mode), ..none }));
+        good(client.service.set_xattr(ROOT, ino, capability, b"\x01\0\0\x02", XattrMode::Any));
+        let told = good(client.service.set_attributes(caller, ino, changes));
+        assert_eq!(told.mode, client.stat(ino).mode, "{changes:?}");
+        (told.mode, client.service.xattr(ino, capability).is_ok())
+    };
+    for (mode, left) in modes {
+        for (caller, changes) in [(ROOT, owner), (user, group), (user, length), (user, none), (ROOT, none)] {
+            assert_eq!(after(caller, changes, mode), (left, false), "{changes:?} by {}", caller.uid);
+        }
+        for (caller, changes) in [(ROOT, length), (user, time)] {
+            assert_eq!(after(caller, changes, mode), (mode, true), "{changes:?} by {}", caller.uid);
+        }
+        let given = AttributeChanges { mode: Some(0o6711), ..owner };
+        assert_eq!(after(ROOT, given, mode).0, 0o6711, "a mode that is given");
+    }
+    let directory = client.directory(ROOT_INO, "directory");
+    good(client.service.set_attributes(ROOT, directory, AttributeChanges { mode: Some(0o6775), ..none }));
+    assert_eq!(good(client.service.set_attributes(ROOT, directory, owner)).mode, 0o6775, "directories keep theirs");
 }
 
 fn sync(client: &Client) {

@@ -162,7 +162,7 @@ impl<C: FileContent> FileService for MemoryService<C> {
         Ok(self.tree.lock().node(ino)?.attributes)
     }
 
-    fn set_attributes(&self, _caller: Caller, ino: Ino, changes: AttributeChanges) -> Result<Attributes> {
+    fn set_attributes(&self, caller: Caller, ino: Ino, changes: AttributeChanges) -> Result<Attributes> {
         let mut tree = self.tree.lock();
         if !tree.node(ino)?.flags.admit_change(&changes) {
             return Err(Errno::EPERM);
@@ -176,6 +176,10 @@ impl<C: FileContent> FileService for MemoryService<C> {
             content_changed(attributes, size_bytes);
         }
         let node = tree.node_mut(ino)?;
+        if changes.drop_privileges(caller, node.attributes.kind) {
+            node.attributes.mode = without_privileges(node.attributes.mode);
+            node.xattrs.remove(CAPABILITY_XATTR);
+        }
         if let Some(mode) = changes.mode {
             node.attributes.mode = mode & 0o7777;
             if let Some(access) = node.xattrs.get_mut(acl::ACCESS_XATTR) {
