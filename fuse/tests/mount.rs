@@ -338,6 +338,69 @@ fn statfs_and_the_mount_table() {
 }
 
 #[test]
+fn files_are_read_without_being_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Arc::new(MemoryService::new());
+    let made = |name: &str, content: &[u8]| {
+        let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
+        let how = dedupfs_service::OpenOptions { write: true, ..Default::default() };
+        let (made, opened) = service.create(Caller::default(), node, how).unwrap();
+        service.write(Caller::default(), made.ino, opened.handle, 0, content, Default::default()).unwrap();
+        service.release(made.ino, opened.handle);
+        made.ino
+    };
+    // More than the adapter keeps handles of.
+    let contents: Vec<Vec<u8>> = (0..600).map(|number| patterned(4096 + number)).collect();
+    let inos: Vec<u64> = (0..600).map(|number| made(&number.to_string(), &contents[number])).collect();
+    let large = patterned(5_000_001);
+    made("large", &large);
+    for no_open in [false, true] {
+        let options = MountOptions { read_only: true, no_open, ..MountOptions::default() };
+        let shared: Arc<dyn FileService> = Arc::clone(&service) as _;
+        let session = mount(shared, directory.path(), &options).unwrap();
+        let path = |name: &str| session.mountpoint().join(name);
+        // Handles are numbered: the service tells how many were opened.
+        let next_handle = || {
+            let opened = service.open(Caller::default(), inos[0], Default::default()).unwrap();
+            service.release(inos[0], opened.handle);
+            opened.handle
+        };
+        let before = next_handle();
+        let mut files: Vec<File> = (0..600).map(|number| File::open(path(&number.to_string())).unwrap()).collect();
+        assert_eq!(next_handle() - before, if no_open { 1 } else { 601 });
+        for _ in 0..2 {
+            for (file, content) in files.iter_mut().zip(&contents) {
+                let mut read = Vec::new();
+                file.seek(SeekFrom::Start(0)).unwrap();
+                file.read_to_end(&mut read).unwrap();
+                assert!(&read == content);
+            }
+        }
+        files[0].sync_all().unwrap();
+        assert!(fs::read(path("large")).unwrap() == large);
+        std::thread::scope(|scope| {
+            for start in [0, 1, 2, 3] {
+                let (file, large) = (File::open(path("large")).unwrap(), &large);
+                scope.spawn(move || {
+                    for at in (start * 1000..large.len() - 5000).step_by(333_333) {
+                        let mut read = [0; 5000];
+                        file.read_exact_at(&mut read, at as u64).unwrap();
+                        assert_eq!(read[..], large[at..at + 5000]);
+                    }
+                });
+            }
+        });
+        for _ in 0..2 {
+            assert_eq!(fs::read_dir(session.mountpoint()).unwrap().count(), 601);
+        }
+        let refused = fs::write(path("new"), "x").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+        drop(files);
+        session.unmount(Duration::from_secs(5)).unwrap();
+    }
+}
+
+#[test]
 fn a_read_only_mount_refuses_changes() {
     let mounted = Mounted::with(MemoryOptions::default(), MountOptions { read_only: true, ..MountOptions::default() });
     let error = File::create(mounted.path("f")).unwrap_err();

@@ -22,7 +22,7 @@ const SHOWN_OPTIONS: [&str; 6] = ["user_id", "group_id", "rootmode", "fd", "max_
 /// Options that the kernel or the fuse crate takes unchanged.
 const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noexec", "sync", "async", "dirsync"];
 const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
-                            opposites), threads=N, keep_awake=auto|on|off, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
+                            opposites), no_open, threads=N, keep_awake=auto|on|off, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
                             log_file=FILE, gc[=on|idle|off], gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT, \
                             gc_window=HOUR-HOUR, gc_interval=SECONDS, arrange=idle|on|off, and those of mount(8) and systemd";
 
@@ -97,6 +97,12 @@ pub(crate) fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec
                     .to_owned(),
             ));
         }
+        if options.mount.no_open && !options.mount.read_only {
+            return Err(usage(
+                "mount option `no_open` lets the kernel read without opening files, which is right only while nothing changes: add `ro`"
+                    .to_owned(),
+            ));
+        }
     }
     if options.mount.read_only {
         options.gc.is_on = false;
@@ -134,6 +140,7 @@ impl Options {
         match (name, value) {
             ("ro", "") => self.mount.read_only = true,
             ("rw", "") => self.mount.read_only = false,
+            ("no_open", "") => self.mount.no_open = true,
             ("remount", "") => self.remount = true,
             ("allow_other", "") => self.mount.allow_other = true,
             ("noatime", "") => self.mount.no_atime = true,
@@ -199,6 +206,9 @@ mod tests {
         assert_eq!(options.keep_awake, KeepAwake::Auto);
         assert_eq!(parse(&["keep_awake=off"]).unwrap().mount.keep_awake, KeepAwake::Off);
         assert!(!parse(&["ro", "rw"]).unwrap().mount.read_only);
+        assert!(parse(&["no_open,ro"]).unwrap().mount.no_open && !parse(&["ro"]).unwrap().mount.no_open);
+        assert!(parse(&["no_open"]).unwrap_err().message.contains("add `ro`"));
+        assert!(parse(&["remount,rw,no_open"]).is_ok(), "the daemon refuses it");
     }
 
     #[test]

@@ -127,8 +127,9 @@ fn kept(given: &Options, options: &[String], origin: Origin, stats: Option<&Pool
     let is_other_limit = |name: &str, limit_bytes: Option<u64>| {
         stats.map(|stats| stats.roots.iter().any(|root| root.name == name && root.limit_bytes != limit_bytes))
     };
-    let unknown = "threads keep_awake filters log_file gc gc_threshold gc_leave gc_share gc_window gc_interval arrange"
-        .split(' ');
+    let unknown =
+        "no_open threads keep_awake filters log_file gc gc_threshold gc_leave gc_share gc_window gc_interval arrange"
+            .split(' ');
     [
         ("memory", stats.map(|stats| given.memory_bytes.is_some_and(|bytes| bytes != stats.memory.limit_bytes))),
         ("data_limit", is_other_limit("data", given.limits.data_bytes)),

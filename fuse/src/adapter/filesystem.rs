@@ -11,10 +11,10 @@ use dedupfs_service::{
     XattrMode,
 };
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
-    KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyBmap, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, PollEvents, PollFlags, PollNotifier, ReplyAttr, ReplyBmap,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
 };
 
 use super::convert::{self, caller, errno, file_attr, open_options, permissions};
@@ -36,6 +36,11 @@ impl Filesystem for Adapter {
             if config.add_capabilities(capability).is_err() {
                 tracing::debug!(bit = capability.bits(), "the kernel lacks a capability");
             }
+        }
+        let reads_unopened = InitFlags::FUSE_NO_OPEN_SUPPORT | InitFlags::FUSE_NO_OPENDIR_SUPPORT;
+        if self.policy.no_open && !config.capabilities().contains(reads_unopened) {
+            tracing::warn!("the kernel opens files all the same: it is too old for the mount option no_open");
+            self.policy.no_open = false;
         }
         let adjusted = [
             ("requests", config.set_max_write(REQUEST_BYTES_MAX).map(drop)),
@@ -191,6 +196,10 @@ impl Filesystem for Adapter {
 
     fn open(&self, request: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turn();
+        if self.policy.no_open {
+            // The kernel does not ask again, nor for a release.
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         let how = open_options(flags.0);
         let open = || self.dropping_privileges(how.truncate, ino.0, || self.service.open(caller(request), ino.0, how));
         reply.with(guarded("open", open), |reply, opened| {
@@ -216,7 +225,7 @@ impl Filesystem for Adapter {
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         ino: INodeNo,
         fh: FileHandle,
         offset: u64,
@@ -226,11 +235,15 @@ impl Filesystem for Adapter {
         reply: ReplyData,
     ) {
         let _turn = self.turn();
+        let held = match self.hold(request, ino.0, fh) {
+            Ok(held) => held,
+            Err(error) => return reply.error(errno(error)),
+        };
         if fills_pages(lock_owner) {
-            self.service.note_cached(ino.0, fh.0);
+            self.service.note_cached(ino.0, held.handle);
         }
-        let quick = guarded("read", || Ok(self.service.read_is_quick(ino.0, fh.0, offset, size)));
-        self.answer(quick == Ok(false), move |service| read_and_reply(service, ino.0, fh.0, offset, size, reply));
+        let quick = guarded("read", || Ok(self.service.read_is_quick(ino.0, held.handle, offset, size)));
+        self.answer(quick == Ok(false), move |service| read_and_reply(service, ino.0, &held, offset, size, reply));
     }
 
     fn write(
@@ -271,6 +284,9 @@ impl Filesystem for Adapter {
 
     fn flush(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: LockOwner, reply: ReplyEmpty) {
         let _turn = self.turn();
+        if self.policy.no_open {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         let quick = guarded("flush", || Ok(self.service.flush_is_quick(ino.0, fh.0)));
         self.answer(quick == Ok(false), move |service| {
             reply_empty(guarded("flush", || service.flush(ino.0, fh.0)), reply);
@@ -301,15 +317,20 @@ impl Filesystem for Adapter {
         self.drop_unreachable(ino.0);
     }
 
-    fn fsync(&self, _: &Request, ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
+    fn fsync(&self, request: &Request, ino: INodeNo, fh: FileHandle, _: bool, reply: ReplyEmpty) {
         let _turn = self.turn();
+        let held = self.hold(request, ino.0, fh);
         self.answer_when_durable(move |service| {
-            reply_empty(guarded("fsync", || service.fsync(ino.0, fh.0)), reply);
+            let synced = held.and_then(|held| guarded("fsync", || service.fsync(ino.0, held.handle)));
+            reply_empty(synced, reply);
         });
     }
 
     fn opendir(&self, _: &Request, ino: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let _turn = self.turn();
+        if self.policy.no_open {
+            return reply.error(fuser::Errno::ENOSYS);
+        }
         let handle = self.streams.open(self.service.directory_end(ino.0));
         reply.opened(FileHandle(handle), FopenFlags::empty());
     }
@@ -451,7 +472,7 @@ impl Filesystem for Adapter {
         self.answer_change("fallocate", (ino.0, fh.0), None, allocate, |result| reply_empty(result, reply));
     }
 
-    fn lseek(&self, _: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, request: &Request, ino: INodeNo, fh: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let _turn = self.turn();
         let target = match whence {
             libc::SEEK_DATA => SeekTarget::Data,
@@ -459,8 +480,9 @@ impl Filesystem for Adapter {
             _ => return reply.error(fuser::Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(fuser::Errno::ENXIO) };
+        let held = self.hold(request, ino.0, fh);
         self.answer(self.changes_slowly(ino.0), move |service| {
-            let found = guarded("lseek", || service.seek(ino.0, fh.0, offset, target));
+            let found = held.and_then(|held| guarded("lseek", || service.seek(ino.0, held.handle, offset, target)));
             reply.with(found, |reply, found| reply.offset(found.cast_signed()));
         });
     }

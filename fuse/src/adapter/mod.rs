@@ -7,6 +7,7 @@
 //!   of a virtual machine are kept awake ([`awake`]).
 //! - A panic of the service becomes EIO for that request. The session goes on, so the mount does not hang.
 //! - `release` and `forget` never fail.
+//! - Files that the kernel reads without having opened them get a handle here ([`unopened`]).
 //! - A write past the page cache leaves no stale page there ([`pages`]). Reading a directory comes to an end ([`streams`]).
 //! - Before a file refuses changes (chattr), dirty pages of its mappings are written back.
 //! - When the service itself drops setuid bits (direct writes, truncating opens), the kernel is told that its cached attributes are stale.
@@ -24,6 +25,7 @@ mod relay;
 mod replies;
 mod seat;
 mod streams;
+mod unopened;
 mod watch;
 
 use std::ffi::OsStr;
@@ -32,7 +34,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fuser::{FopenFlags, INodeNo, InitFlags, Notifier, ReplyEntry, Request};
+use fuser::{FileHandle, FopenFlags, INodeNo, InitFlags, Notifier, ReplyEntry, Request};
 
 pub(crate) use awake::Awake;
 pub use awake::KeepAwake;
@@ -48,6 +50,7 @@ use relay::Relay;
 use seat::Turn;
 pub use seat::{about_to_wait, is_receiving};
 use streams::Streams;
+use unopened::{Held, Unopened};
 use watch::Watch;
 
 /// Largest write request, and so the largest read request too.
@@ -111,6 +114,8 @@ pub(crate) struct Policy {
     pub(crate) durable_content: bool,
     /// Changes of names are durable when they are answered (`dirsync`). The kernel does nothing for that.
     pub(crate) durable_names: bool,
+    /// The kernel is to read files and directories without opening them, if it can. Only for mounts on which nothing changes.
+    pub(crate) no_open: bool,
 }
 
 /// The FUSE side of a service.
@@ -122,6 +127,7 @@ pub(crate) struct Adapter {
     cache_time: Duration,
     policy: Policy,
     streams: Streams,
+    unopened: Unopened,
     /// Set before the first request.
     notifier: Arc<OnceLock<Notifier>>,
 }
@@ -146,8 +152,8 @@ impl Adapter {
     pub(crate) fn new(service: Arc<dyn FileService>, slow: SlowCalls, receivers_max: usize, policy: Policy) -> Self {
         let cache_time = service.cache_time();
         let relay = Arc::new(Relay::new(receivers_max));
-        let (watch, streams, notifier) = Default::default();
-        Self { service, slow, relay, watch, cache_time, policy, streams, notifier }
+        let (watch, streams, unopened, notifier) = Default::default();
+        Self { service, slow, relay, watch, cache_time, policy, streams, unopened, notifier }
     }
 
     /// Begins a turn. Each request holds it until after its answer.
@@ -163,6 +169,14 @@ impl Adapter {
     /// The slot for the session's notifier.
     pub(crate) fn notifier(&self) -> Arc<OnceLock<Notifier>> {
         Arc::clone(&self.notifier)
+    }
+
+    /// Returns the handle for a request that reads: that of the kernel, or one of the adapter.
+    fn hold(&self, request: &Request, ino: Ino, handle: FileHandle) -> Result<Held> {
+        match self.policy.no_open {
+            true => self.unopened.hold(&self.service, caller(request), ino),
+            false => Ok(Held::given(handle)),
+        }
     }
 
     /// Runs a call that may drop privileges of a file. If the file had some, the kernel then asks for its attributes anew.

@@ -3,13 +3,14 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use dedupfs_service::{Attributes, FileService, Handle, Ino, Opened, Result};
+use dedupfs_service::{Attributes, FileService, Ino, Opened, Result};
 use fuser::{
     FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyEmpty,
     ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 
 use super::convert::{errno, file_attr};
+use super::unopened::Held;
 use super::{Adapter, guarded};
 
 thread_local! {
@@ -123,14 +124,14 @@ pub(super) fn reply_xattr(result: Result<Vec<u8>>, room_bytes: u32, reply: Reply
 pub(super) fn read_and_reply(
     service: &dyn FileService,
     ino: Ino,
-    handle: Handle,
+    held: &Held,
     offset: u64,
     len_bytes: u32,
     reply: ReplyData,
 ) {
     let mut buffer = READ_BUFFER.take();
     buffer.clear();
-    let read = guarded("read", || service.read(ino, handle, offset, len_bytes, &mut buffer));
+    let read = guarded("read", || service.read(ino, held.handle, offset, len_bytes, &mut buffer));
     reply.with(read, |reply, ()| reply.data(&buffer));
     READ_BUFFER.set(buffer);
 }

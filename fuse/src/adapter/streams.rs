@@ -38,7 +38,7 @@ impl Streams {
                 *end
             }
             Some(end) => *end,
-            // The kernel invents no handles.
+            // The kernel did not open it, because nothing changes: it ends by itself.
             None => u64::MAX,
         }
     }

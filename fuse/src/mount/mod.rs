@@ -71,6 +71,9 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// Refuse changes.
     pub read_only: bool,
+    /// Let the kernel read files and directories without opening them. Only with `read_only`, and only if the service refuses every change
+    /// for as long as it is mounted: the kernel keeps names and pages without asking whether they are current.
+    pub no_open: bool,
     /// Show `noatime`. The kernel leaves times of last access to the service in any case.
     pub no_atime: bool,
     /// Further mount(8) options: dev, suid, exec, sync, dirsync, with or without `no`, or any option of FUSE in the kernel. Without them:
@@ -90,6 +93,7 @@ impl Default for MountOptions {
             source: SUBTYPE.to_owned(),
             allow_other: false,
             read_only: false,
+            no_open: false,
             no_atime: false,
             extra: Vec::new(),
             session_threads: 1,
@@ -136,7 +140,8 @@ impl MountOptions {
         let last = self.extra.iter().rev().find(|option| *option == "sync" || *option == "async");
         let durable_content = last.is_some_and(|option| option == "sync");
         let durable_names = durable_content || self.extra.iter().any(|option| option == "dirsync");
-        Policy { direct_io_writes: self.direct_io_writes, durable_content, durable_names }
+        let no_open = self.no_open && self.read_only;
+        Policy { direct_io_writes: self.direct_io_writes, durable_content, durable_names, no_open }
     }
 
     fn receivers_max(&self) -> usize {

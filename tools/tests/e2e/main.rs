@@ -4,7 +4,7 @@
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
 //! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`],
 //! [`scrub`], [`clone`], [`exercise`], [`sparse`], [`clients`], [`transfer`], [`memory`], [`generic`], [`synchronous`],
-//! [`versions`].
+//! [`versions`], [`without_open`].
 //! Helpers: [`site`] is a pool and its mount, removed without a trace when dropped; [`command`] runs tools with a time
 //! limit; [`disk`] is a disk to fill and to break; [`tree`] and [`files`] make reproducible trees; [`random`] is the
 //! only source of chance.
@@ -58,3 +58,4 @@ mod systemd;
 mod transfer;
 mod tree;
 mod versions;
+mod without_open;
