@@ -43,7 +43,14 @@ pub(crate) fn run(args: &SeriesArgs) -> Result<u8, Failure> {
 }
 
 fn set(args: &SeriesSetArgs) -> Result<u8, Failure> {
+    let needs_rules = || {
+        FailureKind::Usage
+            .because("give rules, such as `--keep-last 3 --keep-daily 7`; `dedupfs series unset` takes them away")
+    };
     let rules = args.rules.rules().map(check_rules).transpose()?;
+    if rules.is_none() && args.scope.is_none() {
+        return Err(needs_rules());
+    }
     let directory = Directory::open(&args.directory)?;
     let mut daemon = directory.daemon()?;
     // A record that this release cannot read is replaced.

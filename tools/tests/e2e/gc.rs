@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dedupfs::reclaim::{ReclaimStatus, Stopped};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::command::{GC, Tool};
+use crate::command::{DEDUPFS, GC, Tool};
 use crate::compare::assert_same_content;
 use crate::files::Plan;
 use crate::random::noise;
@@ -132,6 +132,37 @@ fn a_mount_reclaims_by_itself() {
     site.umount();
     site.mount();
     assert_eq!(status(&site).background, None);
+    site.umount();
+    site.assert_clean();
+}
+
+#[test]
+fn a_mount_arranges_new_versions_by_itself() {
+    let Some(site) = Site::if_fit() else { return };
+    site.mount_with("arrange=on,gc_interval=1,gc_share=100");
+    let source = site.base.join("source");
+    fs::create_dir_all(&source).unwrap();
+    let mut files: Vec<Vec<u8>> = (0..12).map(|file| noise(file, 2 << 20)).collect();
+    for version in 0..6_u64 {
+        for (number, content) in (0_u64..).zip(&mut files) {
+            let at = (noise(version * 100 + number, 2)[0] as usize) << 12;
+            content[at..at + 200_000].copy_from_slice(&noise(1_000 * version + number, 200_000));
+            fs::write(source.join(number.to_string()), content).unwrap();
+        }
+        Tool::new(DEDUPFS).arg("put").args([&source, &site.mnt.join(format!("v{version}"))]).ok();
+    }
+    let begun = Instant::now();
+    while status(&site).last.is_none_or(|last| last.moved_bytes == 0) {
+        assert!(begun.elapsed() < PATIENCE, "nothing was arranged: {:?}", status(&site));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_same_content(&source, &site.mnt.join("v5"));
+    // Garbage is left to a command, and a mount without the option does nothing.
+    Tool::new(DEDUPFS).arg("forget").arg(site.mnt.join("v0")).ok();
+    site.umount();
+    site.mount_with("arrange=off,gc_interval=1");
+    assert_same_content(&source, &site.mnt.join("v5"));
+    site.gc();
     site.umount();
     site.assert_clean();
 }
