@@ -7,6 +7,7 @@
 //! - [`MemoryDevice`]: in memory, for crash tests
 //! - [`faulty`]: injects faults
 //! - [`observed`]: lets a test observe and control each operation
+//! - [`seeking`]: counts what operations cost on a disk with one arm
 //! - [`OverlayDevice`]: keeps all changes in memory
 //! - [`Subdirectory`]: a directory of another device
 //!
@@ -29,6 +30,7 @@ pub mod observed;
 mod overlay;
 pub mod owner;
 mod path;
+pub mod seeking;
 mod subdirectory;
 
 pub use aligned::AlignedBuffer;
