@@ -1,13 +1,14 @@
 //! How well the versions of a pool lie for being restored, before and after reclaiming.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::command::Run;
 use crate::figures::{median, timed};
 use crate::options::{Caches, PoolOptions, count};
 use crate::pool::{Bench, Pool, dedupfs, program};
+use crate::sources::Sources;
 use crate::synthetic::Synthetic;
-use crate::{Outcome, command, files, machine, print_row, say, table, usage};
+use crate::{Outcome, command, files, machine, print_row, say, table};
 
 /// Measures restores of the first, middle and newest of many versions, before and after arranging, and after reclaiming.
 ///
@@ -34,35 +35,19 @@ pub struct Layout {
 struct Measurement<'a> {
     args: &'a Layout,
     bench: Bench,
-    /// Name and source of each version; a synthetic source is not kept.
-    versions: Vec<(String, Option<PathBuf>)>,
+    sources: Sources,
 }
 
 /// Runs the command.
 pub fn run(args: &Layout) -> Outcome {
-    let (directory, synthetic) = (args.series.as_deref(), &args.synthetic);
-    let versions: Vec<_> = match directory {
-        None => (1..=synthetic.versions).map(|number| (format!("v{number}"), None)).collect(),
-        Some(at) => files::directories(at)?.into_iter().map(|name| (name.clone(), Some(at.join(name)))).collect(),
-    };
-    if versions.len() < 3 {
-        return usage("fewer than 3 versions have no first, middle and newest one");
-    }
-    let (one, all) = match directory {
-        None => (synthetic.files * synthetic.size, synthetic.files * synthetic.size * (10 + synthetic.versions) / 10),
-        Some(at) => (files::content_bytes(at) / versions.len() as u64, files::content_bytes(at)),
-    };
-    let bench = Bench::new(
-        &["dedupfs", "dedupfs-stats", "dedupfs-gc"],
-        &["cp", "diff"],
-        &args.pool.arranged_by_hand(),
-        10 * one,
-        2 * all,
-    )?;
+    let mut sources = Sources::new(args.series.as_deref(), args.synthetic.clone())?;
+    let (memory, disk) = (10 * sources.version_bytes(), 2 * sources.all_bytes());
+    let programs = ["dedupfs", "dedupfs-stats", "dedupfs-gc"];
+    let bench = Bench::new(&programs, &["cp", "diff"], &args.pool.arranged_by_hand(), memory, disk)?;
+    sources.make_in(&bench.ram);
     println!("{}", machine::describe(&bench.work)?);
-    let of = if directory.is_some() { "a real series" } else { "synthetic files" };
-    println!("- {} versions of {of}, {} each; medians of {}\n", versions.len(), table::human(one), args.runs);
-    Measurement { args, bench, versions }.all()
+    println!("{}; medians of {}\n", sources.describe(), args.runs);
+    Measurement { args, bench, sources }.all()
 }
 
 impl Measurement<'_> {
@@ -87,10 +72,10 @@ impl Measurement<'_> {
         self.restores("")?;
         self.reclaim(&["--threshold", "0"])?;
         self.restores(", arranged")?;
-        self.forget()?;
+        self.sources.forget_some(&self.bench.pool)?;
         self.reclaim(&["--threshold", "100", "--leave", "0"])?;
         self.restores(", reclaimed")?;
-        self.compare()?;
+        self.sources.compare(&self.bench.pool.mnt)?;
         self.bench.pool.unmount()?;
         self.bench.pool.fsck()
     }
@@ -103,40 +88,21 @@ impl Measurement<'_> {
         Ok(())
     }
 
-    /// Removes every second version but for those that are restored.
-    fn forget(&mut self) -> Outcome {
-        let newest = self.versions.len() - 1;
-        let is_removed = |number: usize| number % 2 == 1 && number != newest / 2 && number != newest;
-        let removed = (0..=newest).filter(|number| is_removed(*number)).map(|number| &self.versions[number].0);
-        let removed: Vec<_> = removed.map(|name| self.bench.pool.at(name)).collect();
-        if removed.is_empty() {
-            return Ok(());
-        }
-        dedupfs("forget").args(removed).quiet().run()
-    }
-
     fn put_all(&self) -> Outcome {
-        let synthetic = self.bench.ram.join("source");
-        for number in 0..self.versions.len() {
-            let (name, source) = &self.versions[number];
-            if source.is_none() {
-                self.args.synthetic.change(&synthetic, number as u64)?;
-            }
-            let source = source.as_deref().unwrap_or(&synthetic);
-            dedupfs("put").arg(source).arg(self.bench.pool.at(name)).quiet().run()?;
+        for (number, name) in self.sources.names.iter().enumerate() {
+            dedupfs("put").arg(self.sources.make(number)?).arg(self.bench.pool.at(name)).quiet().run()?;
         }
         Ok(())
     }
 
     fn restores(&mut self, when: &str) -> Outcome {
-        let newest = self.versions.len() - 1;
         for by in ["get", "cp"] {
             let mut first = None;
-            for (title, number) in [("first", 0), ("middle", newest / 2), ("newest", newest)] {
-                let name = self.versions[number].0.clone();
+            for (title, number) in self.sources.chosen() {
+                let name = &self.sources.names[number];
                 let mut runs = Vec::new();
                 for _ in 0..self.args.runs {
-                    runs.push(restore(&mut self.bench, self.args.caches.drop_caches, by, &name)?);
+                    runs.push(restore(&mut self.bench, self.args.caches.drop_caches, by, name)?);
                 }
                 let median_of =
                     |of: fn(&Restore) -> f64| median(&runs.iter().map(of).collect::<Vec<_>>()).unwrap_or(0.0);
@@ -153,23 +119,6 @@ impl Measurement<'_> {
                     median_of(|run| run.waited_for),
                     median_of(|run| run.lookups)
                 );
-            }
-        }
-        Ok(())
-    }
-
-    /// Compares versions with their sources: of synthetic ones the newest.
-    fn compare(&self) -> Outcome {
-        for (number, (name, source)) in self.versions.iter().enumerate() {
-            if !self.bench.pool.at(name).exists() {
-                continue;
-            }
-            match source {
-                Some(source) => files::same(source, &self.bench.pool.at(name))?,
-                None if number + 1 == self.versions.len() => {
-                    files::same(&self.bench.ram.join("source"), &self.bench.pool.at(name))?;
-                }
-                None => {}
             }
         }
         Ok(())
@@ -196,10 +145,7 @@ fn restore(bench: &mut Bench, drop_caches: bool, by: &str, name: &str) -> Outcom
     pool.remount_cold(drop_caches)?;
     let before = figures(pool)?;
     let out = ram.join("out").join("tree");
-    let seconds = timed(|| match by {
-        "get" => dedupfs("get").arg(&from).arg(&out).quiet().run(),
-        _ => command!("cp", "-a", &from, &out).quiet().run(),
-    })?;
+    let seconds = timed(|| copy_out(by, &from, &out))?;
     let after = figures(pool)?;
     files::remove(&ram.join("out"))?;
     let of = |at: usize| (after[at] - before[at]) as f64;
@@ -213,7 +159,14 @@ fn restore(bench: &mut Bench, drop_caches: bool, by: &str, name: &str) -> Outcom
     })
 }
 
-fn figures(pool: &Pool) -> Outcome<[u64; 5]> {
+/// Copies a version to a new directory, by `dedupfs get` or by cp.
+pub fn copy_out(by: &str, from: &Path, out: &Path) -> Outcome {
+    let mut command = if by == "get" { dedupfs("get") } else { command!("cp", "-a") };
+    command.args([from, out]).quiet().run()
+}
+
+/// Returns bytes read from containers of data and of recipes, regions waited for and read ahead, and lookups.
+pub fn figures(pool: &Pool) -> Outcome<[u64; 5]> {
     let stats = pool.stats()?;
     Ok([
         stats.number("data_containers.read_bytes")?,

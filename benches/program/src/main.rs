@@ -34,6 +34,7 @@ mod rivals;
 mod rivals_tools;
 mod scale;
 mod series;
+mod sources;
 mod sync_latency;
 mod synthetic;
 mod table;

@@ -1,4 +1,4 @@
-//! The synthetic series of `layout` and `mfdedup`: random files, half of which change in a few places from version to version.
+//! The synthetic series of `layout`, `seeking` and `mfdedup`: random files, half of which change in a few places from version to version.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ const PLACES: u64 = 4;
 const PLACE_BYTES: usize = 20_000;
 
 /// Options of a synthetic series.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub struct Synthetic {
     /// Synthetic versions
     #[arg(long, default_value = "30", value_parser = count)]
@@ -27,6 +27,7 @@ impl Synthetic {
     /// Makes the tree of version 0, or changes half of its files for the version `number`.
     pub fn change(&self, tree: &Path, number: u64) -> Outcome {
         if number == 0 {
+            files::remove(tree)?;
             files::make_dir(tree)?;
         }
         for file in 0..self.files {
