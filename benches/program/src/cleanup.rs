@@ -18,7 +18,7 @@ use signal_hook::iterator::Signals;
 use crate::{Outcome, fail, files, pool, say};
 
 static SCRATCH: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-static MOUNTS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+static MOUNTS: Mutex<Vec<(PathBuf, Kind)>> = Mutex::new(Vec::new());
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Makes a new directory in `parent`.
@@ -34,14 +34,28 @@ pub fn scratch(parent: &Path) -> Outcome<PathBuf> {
     Ok(directory)
 }
 
-/// Notes that something will be mounted there.
+/// Kind of a mount.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// A pool, or another filesystem that its user unmounts.
+    Pool,
+    /// One that root unmounts.
+    Plain,
+}
+
+/// Notes that a pool will be mounted there. What is mounted last is unmounted first.
 pub fn will_mount(mnt: &Path) {
-    MOUNTS.lock().push(mnt.to_owned());
+    MOUNTS.lock().push((mnt.to_owned(), Kind::Pool));
+}
+
+/// Notes that root will mount something there that is no pool.
+pub fn will_mount_plain(mnt: &Path) {
+    MOUNTS.lock().push((mnt.to_owned(), Kind::Plain));
 }
 
 /// Notes that nothing is mounted there any more.
 pub fn forget_mount(mnt: &Path) {
-    MOUNTS.lock().retain(|entry| entry != mnt);
+    MOUNTS.lock().retain(|(entry, _)| entry != mnt);
 }
 
 /// Returns whether `mnt`, a path without spaces, is a mountpoint.
@@ -78,12 +92,14 @@ pub fn end(code: i32) -> ! {
     let (scratch, mounts) = (SCRATCH.lock(), MOUNTS.lock());
     IS_ENDING.store(true, Ordering::Relaxed);
     end_children();
-    for mnt in mounts.iter().filter(|mnt| is_mounted(mnt)) {
+    for (mnt, kind) in mounts.iter().rev().filter(|(mnt, _)| is_mounted(mnt)) {
         say!("unmounting {}", mnt.display());
         let dedupfs = pool::program("dedupfs");
         // A thread that has a file open there is about to notice.
         let in_order = (0..20).any(|_| {
-            let is_done = quietly(&["timeout".as_ref(), "120".as_ref(), &dedupfs, "umount".as_ref(), mnt]);
+            let program: &[&Path] = if *kind == Kind::Pool { &[&dedupfs] } else { &[] };
+            let is_done =
+                quietly(&[&["timeout".as_ref(), "120".as_ref()], program, &["umount".as_ref(), mnt]].concat());
             if !is_done {
                 std::thread::sleep(Duration::from_millis(250));
             }

@@ -33,6 +33,7 @@ mod retention_tables;
 mod rivals;
 mod rivals_tools;
 mod scale;
+mod seeking;
 mod series;
 mod sources;
 mod sync_latency;
@@ -94,6 +95,7 @@ enum Command {
     Rivals(rivals::Rivals),
     Layout(layout::Layout),
     Aging(aging::Aging),
+    Seeking(seeking::Seeking),
     Mfdedup(mfdedup::Mfdedup),
     Retention(retention::Retention),
     Ablation(ablation::Ablation),
@@ -121,6 +123,7 @@ fn main() -> ExitCode {
             Command::Rivals(args) => rivals::run(&args),
             Command::Layout(args) => layout::run(&args),
             Command::Aging(args) => aging::run(&args),
+            Command::Seeking(args) => seeking::run(&args),
             Command::Mfdedup(args) => mfdedup::run(&args),
             Command::Retention(args) => retention::run(&args),
             Command::Ablation(args) => ablation::run(&args),

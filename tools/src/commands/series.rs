@@ -55,11 +55,7 @@ fn set(args: &SeriesSetArgs) -> Result<u8, Failure> {
     let mut daemon = directory.daemon()?;
     // A record that this release cannot read is replaced.
     let before = daemon.series(directory.place.ino).ok().flatten();
-    let rules = rules.or_else(|| args.scope.and(before).map(|record| record.rules));
-    let rules = rules.ok_or_else(|| {
-        FailureKind::Usage
-            .because("give rules, such as `--keep-last 3 --keep-daily 7`; `dedupfs series unset` takes them away")
-    })?;
+    let rules = rules.or_else(|| args.scope.and(before).map(|record| record.rules)).ok_or_else(needs_rules)?;
     let record = SeriesRecord {
         rules,
         scope: args.scope.map_or_else(|| before.map(|before| before.scope).unwrap_or_default(), Into::into),

@@ -2,7 +2,7 @@
 
 mod aged;
 mod own;
-mod rival;
+pub mod rival;
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -76,7 +76,7 @@ pub fn run(args: &Versions) -> Outcome {
     let tree = Tree::new(ram.join("source"), args.files)?;
     println!("{}", machine::describe(&work)?);
     println!("- {} files of 4 KiB, {PER_DIRECTORY} in a directory, in memory", args.files);
-    let rivals = names.iter().map(|name| Rival::new(name, &work, &ram)).collect::<Outcome<Vec<_>>>()?;
+    let rivals = names.iter().map(|name| Rival::new(name, &work, &work, &ram)).collect::<Outcome<Vec<_>>>()?;
     let (figures, titles) = (Figures::default(), Vec::new());
     let mut this = Measurement { args, ram, tree, pool, rivals, version: 0, figures, titles };
     this.all()?;

@@ -19,10 +19,10 @@ pub struct Rival<'a> {
 }
 
 impl<'a> Rival<'a> {
-    /// Makes an empty repository.
-    pub fn new(name: &'a str, work: &Path, ram: &Path) -> Outcome<Self> {
+    /// Makes an empty repository in a directory; its cache and mountpoint are made in `work`.
+    pub fn new(name: &'a str, repositories: &Path, work: &Path, ram: &Path) -> Outcome<Self> {
         let place = |part: &str| work.join(format!("{name}-{part}"));
-        let (repository, cache, mnt) = (place("repository"), place("cache"), place("mnt"));
+        let (repository, cache, mnt) = (repositories.join(format!("{name}-repository")), place("cache"), place("mnt"));
         files::make_dir(&cache)?;
         files::make_dir(&mnt)?;
         let tool = Tool { name, repository, cache, mnt, ram: ram.to_owned(), versions: Default::default() };
