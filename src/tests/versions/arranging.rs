@@ -13,34 +13,55 @@ use super::site::*;
 const FILES: u64 = 20;
 const FILE_BYTES: usize = 100_000;
 const VERSIONS: u64 = 12;
+const SERIES: Series = Series { file_bytes: FILE_BYTES, place_bytes: 6000 };
 
-/// Overwrites four places in half of the files.
-fn change(pool: &Pool, number: u64) {
-    for file in (0..FILES).filter(|file| (file + number).is_multiple_of(2)) {
-        let ino = find(pool, &format!("live/f{file}"));
-        for place in 0..4 {
-            let at = (file * 31 + number * 17 + place * 23) % 90 * 1000;
-            write(pool, ino, at, &bytes(1000 * number + 10 * file + place, 6000));
+/// A live tree of which half of the files change in four places before each version.
+pub(super) struct Series {
+    pub(super) file_bytes: usize,
+    pub(super) place_bytes: usize,
+}
+
+impl Series {
+    /// Overwrites four places in half of the files.
+    fn change(&self, pool: &Pool, number: u64) {
+        for file in (0..FILES).filter(|file| (file + number).is_multiple_of(2)) {
+            let ino = find(pool, &format!("live/f{file}"));
+            for place in 0..4 {
+                let at = (file * 31 + number * 17 + place * 23) % 90 * self.file_bytes as u64 / 100;
+                write(pool, ino, at, &bytes(1000 * number + 10 * file + place, self.place_bytes));
+            }
         }
+    }
+
+    /// Makes the live tree and its versions. Returns the paths of these.
+    pub(super) fn make(&self, pool: &Pool) -> Vec<String> {
+        let live = directory(pool, ROOT_INO, "live");
+        directory(pool, ROOT_INO, "series");
+        for number in 0..FILES {
+            file(pool, live, &format!("f{number}"), &bytes(number + 1, self.file_bytes));
+        }
+        let names = (1..=VERSIONS).map(|number| {
+            self.change(pool, number);
+            snapshot(pool, "live", "series", &format!("v{number:02}"));
+            format!("series/v{number:02}")
+        });
+        names.collect()
+    }
+
+    /// Bytes of a version.
+    pub(super) fn version_bytes(&self) -> u64 {
+        FILES * self.file_bytes as u64
     }
 }
 
 /// A pool with a series of versions of a live tree.
 fn series(device: &Arc<dyn Device>) -> Arc<Pool> {
     let pool = open(device);
-    let live = directory(&pool, ROOT_INO, "live");
-    directory(&pool, ROOT_INO, "series");
-    for number in 0..FILES {
-        file(&pool, live, &format!("f{number}"), &bytes(number + 1, FILE_BYTES));
-    }
-    for number in 1..=VERSIONS {
-        change(&pool, number);
-        snapshot(&pool, "live", "series", &format!("v{number:02}"));
-    }
+    SERIES.make(&pool);
     pool
 }
 
-fn run(pool: &Pool, arranging: Arranging) -> ReclaimReport {
+pub(super) fn run(pool: &Pool, arranging: Arranging) -> ReclaimReport {
     let options = ReclaimOptions { arranging, leave_percent: 100, ..ReclaimOptions::below(1) };
     pool.reclaim(&options, &NoProgress).expect("reclaims")
 }
@@ -56,7 +77,7 @@ fn restored(device: &Arc<dyn Device>, name: &str) -> (BTreeMap<String, Seen>, u6
 fn the_newest_version_lies_together_and_the_others_apart() {
     let device = formatted();
     let pool = series(&device);
-    let logical = FILES * FILE_BYTES as u64;
+    let logical = SERIES.version_bytes();
     pool.close().expect("closes");
     drop(pool);
     let names: Vec<String> = (1..=VERSIONS).map(|number| format!("v{number:02}")).collect();
@@ -94,7 +115,7 @@ fn the_newest_version_lies_together_and_the_others_apart() {
 fn no_more_is_moved_than_three_bytes_for_each_new_one() {
     let device = formatted();
     let pool = series(&device);
-    let logical = FILES * FILE_BYTES as u64;
+    let logical = SERIES.version_bytes();
     // A quarter of the content, and recipes.
     let most = logical / 4 + logical / 50;
     let first = run(&pool, Arranging::Budget);
@@ -106,7 +127,7 @@ fn no_more_is_moved_than_three_bytes_for_each_new_one() {
     let mut moved = 0;
     for number in VERSIONS + 1..VERSIONS + 13 {
         let stored_before = pool.stats().expect("tells").session.bytes_stored;
-        change(&pool, number);
+        SERIES.change(&pool, number);
         snapshot(&pool, "live", "series", &format!("v{number:02}"));
         let left = Credit::read(&*device, &pool.core().pool).expect("reads").bytes;
         let stored = pool.stats().expect("tells").session.bytes_stored - stored_before;
@@ -124,7 +145,7 @@ fn no_more_is_moved_than_three_bytes_for_each_new_one() {
     // What is left is forgotten with the file; a damaged one counts as none.
     for damage in [&b""[..], &[7; 100]] {
         device.replace_file("", CREDIT_FILE, damage).expect("writes");
-        change(&pool, 100 + damage.len() as u64);
+        SERIES.change(&pool, 100 + damage.len() as u64);
         snapshot(&pool, "live", "series", &format!("w{}", damage.len()));
         let report = run(&pool, Arranging::Budget);
         assert!(report.arranged_bytes > 0 && report.arranged_bytes <= most, "{report:?}");

@@ -15,6 +15,7 @@ mod order;
 mod put;
 mod rebuild;
 mod resumed;
+mod seeking;
 mod series;
 pub(crate) mod site;
 pub(crate) mod spots;
