@@ -58,7 +58,7 @@ pub fn run(args: &Seeking) -> Outcome {
     let mut sources = Sources::new(args.series.as_deref(), synthetic)?;
     let (memory, disk) = (5 * sources.version_bytes() + 4 * sources.all_bytes(), 2 * sources.all_bytes());
     let programs = ["dedupfs", "dedupfs-stats", "dedupfs-gc"];
-    let Bench { work, ram, .. } = Bench::new(&programs, &["cp", "diff"], &args.pool, memory, disk)?;
+    let Bench { work, ram, .. } = Bench::new(&programs, &["cp", "diff"], &args.pool.arranged_by_hand(), memory, disk)?;
     sources.make_in(&ram);
     println!("{}", machine::describe(&work)?);
     println!("{}; a disk of {}", sources.describe(), table::human(args.disk));
@@ -130,7 +130,7 @@ impl Measurement<'_> {
             self.work.join("pool")
         };
         let mnt = self.work.join("mnt").join(if is_meta_on_disk { "disk" } else { "elsewhere" });
-        let mut pool = Pool::new(path, mnt, &mkfs, &self.args.pool.mount.0)?;
+        let mut pool = Pool::new(path, mnt, &mkfs, &self.args.pool.arranged_by_hand().mount.0)?;
         let mut rows = Rows::default();
         pool.format()?;
         pool.mount()?;
