@@ -142,6 +142,8 @@ impl Pool {
     /// Measures the time of a seek of the data disk, for a quarter of a second at most, so that content is read as suits it. `None` if
     /// there is too little content to tell.
     pub fn measure_seeks(&self) -> Option<Duration> {
+        // Recipes may lie on another disk.
+        let _of_recipes = self.core.stores.recipes.measure_seeks();
         self.core.stores.data.measure_seeks()
     }
 

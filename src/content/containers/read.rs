@@ -16,6 +16,7 @@
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use dedupfs_base::Result;
 use dedupfs_index::filter::Reads;
@@ -23,7 +24,7 @@ use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, de
 use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError, waiting};
 use dedupfs_sync::cache::{Cache, CacheHasher, get_or_load, weighing};
-use quick_cache::sync::DefaultLifecycle;
+use quick_cache::sync::{DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use super::buffers::{ChunkData, RegionBytes};
@@ -41,6 +42,8 @@ const LARGEST_REGION: u64 = 4;
 /// memory 48 and spare capacity.
 const LARGEST_TABLE: u64 = 2;
 const SHARDS_MAX: u64 = 16;
+/// Share of a container, as a divisor, from which on it is read as a whole where seeks matter.
+const WHOLE_FROM: u64 = 4;
 /// Assumed bytes of a table when a cache is laid out: 512 chunks.
 const TABLE_BYTES_TYPICAL: u64 = 32 * 1024;
 
@@ -221,7 +224,7 @@ impl Shared {
         print: &Fingerprint,
         len_bytes: Option<u32>,
     ) -> Result<Option<ChunkData>> {
-        let cached = self.cached_table(record)?;
+        let cached = self.table_to_read(record, record.chunk_bytes)?;
         let Some(place) = cached.table.find(print) else {
             // It may lie in the part that could not be scanned: that is damage, not absence.
             return cached.damage.map_or(Ok(None), |damage| Err((*damage).clone().into()));
@@ -363,6 +366,40 @@ impl Shared {
         get_or_load(&self.caches.tables, &record.id, || self.load_table(record))
     }
 
+    /// Returns the table of a closed container of which so many bytes will be read. Where seeks matter and much is wanted, the whole container
+    /// is read and cached: its table lies behind its regions, and the way there and back takes longer than they do.
+    pub(super) fn table_to_read(&self, record: &ContainerRecord, wanted_bytes: u64) -> Result<CachedTable> {
+        let is_whole = self.seeks.matter() && wanted_bytes >= record.chunk_bytes / WHOLE_FROM;
+        match record.toc.filter(|_| is_whole && !record.damaged) {
+            Some(toc) if !self.caches.tables.contains_key(&record.id) => {
+                waiting::announce();
+                get_or_load(&self.caches.tables, &record.id, || {
+                    self.load_whole(record, toc).or_else(|_| self.load_table(record))
+                })
+            }
+            _ => self.cached_table(record),
+        }
+    }
+
+    fn load_whole(&self, record: &ContainerRecord, (toc, toc_bytes): (u32, u32)) -> Result<CachedTable> {
+        self.with_blocks(record.address, 0, record.used_bytes, |bytes| {
+            let table = decode_toc(&self.options.pool, record.id, part(bytes, toc, toc_bytes))?;
+            for (number, region) in table.regions.iter().enumerate() {
+                let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };
+                // Others may be loading it, or have it.
+                let guard = self.caches.regions.get_value_or_guard(&key, Some(Duration::ZERO));
+                let GuardResult::Guard(guard) = guard else { continue };
+                let frame = part(bytes, region.offset_bytes, region.frame_bytes);
+                // A damaged region drops only its own placeholder.
+                if let Ok(raw) = self.decode_checked(key, frame, region_entries(&table, number)) {
+                    let _ = guard.insert(raw);
+                    self.counters.prefetched_regions.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            Ok(CachedTable::sound(Arc::new(table)))
+        })
+    }
+
     fn load_table(&self, record: &ContainerRecord) -> Result<CachedTable> {
         if let Some((offset_bytes, len_bytes)) = record.toc {
             let decode = |frame: &[u8]| Ok(decode_toc(&self.options.pool, record.id, frame)?);
@@ -392,6 +429,12 @@ impl Shared {
         };
         Ok(scan_table(&self.options.pool, *id, *kind, u64::from(*used_bytes), &mut read)?)
     }
+}
+
+/// Returns a part of a container's bytes; nothing if it ends behind them.
+fn part(bytes: &[u8], offset_bytes: u32, len_bytes: u32) -> &[u8] {
+    let start = offset_bytes as usize;
+    bytes.get(start..start.saturating_add(len_bytes as usize)).unwrap_or_default()
 }
 
 pub(super) fn region_entries(table: &Table, number: usize) -> Option<&[TableEntry]> {

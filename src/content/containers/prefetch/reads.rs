@@ -32,6 +32,8 @@ impl Shared {
     /// Loads the container's table, then the chunks requested behind it.
     pub(super) fn load_behind_table(self: &Arc<Self>, record: ContainerRecord, fingerprints: Vec<Fingerprint>) {
         let container = record.id;
+        let mean_bytes = record.chunk_bytes / u64::from(record.chunks.max(1));
+        let wanted_bytes = mean_bytes.saturating_mul(fingerprints.len() as u64);
         if !self.prefetching.claim_table(container, fingerprints) {
             return;
         }
@@ -40,7 +42,7 @@ impl Shared {
         // Ahead of the queued reads: the reads of this container wait for its table.
         self.workers.try_submit_before(Box::new(move || {
             let Some(shared) = claims.shared.upgrade().filter(|shared| shared.is_known(container)) else { return };
-            let Ok(cached) = shared.cached_table(&record) else { return };
+            let Ok(cached) = shared.table_to_read(&record, wanted_bytes) else { return };
             let place = Place::of(&record, &cached.table);
             // More chunks may have been requested while the table loaded.
             while let Some(fingerprints) = shared.prefetching.take_wanted(container) {
