@@ -68,7 +68,7 @@ pub(crate) struct Policy {
     options: ReclaimOptions,
     pub(crate) window: Option<Window>,
     pub(crate) interval: Duration,
-    /// The option `gc` was given, with any value.
+    /// The option `gc` was given, with any value, or `arrange`, which the details concern, too.
     is_stated: bool,
     /// Another option of this module was given.
     is_detailed: bool,
@@ -119,7 +119,7 @@ impl Policy {
             }
             _ => return Ok(false),
         }
-        self.is_stated |= name == "gc";
+        self.is_stated |= name == "gc" || name == "arrange" && !matches!(self.arrange, Arrange::Off);
         self.is_detailed |= !matches!(name, "gc" | "arrange");
         Ok(true)
     }

@@ -93,7 +93,7 @@ pub(crate) fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec
         unknown.append(&mut shown);
         if options.gc.is_incomplete() {
             return Err(usage(
-                "mount options gc_… say how to reclaim in the background, but only `gc` or `gc=idle` turns it on: add one of them"
+                "mount options gc_… say how to reclaim in the background, but only `gc`, `gc=idle`, `arrange` or `arrange=idle` turns it on: add one of them"
                     .to_owned(),
             ));
         }

@@ -160,7 +160,7 @@ fn a_mount_arranges_new_versions_by_itself() {
     // Garbage is left to a command, and a mount without the option does nothing.
     Tool::new(DEDUPFS).arg("forget").arg(site.mnt.join("v0")).ok();
     site.umount();
-    site.mount_with("arrange=off,gc_interval=1");
+    site.mount_with("arrange=off");
     assert_same_content(&source, &site.mnt.join("v5"));
     site.gc();
     site.umount();

@@ -36,6 +36,11 @@ fn signalled(source: &Path, version: &Path, signal: Signal) -> Option<String> {
     SIGNALS_AFTER_MS.step_by(SIGNAL_STEP_MS).find_map(|ms| {
         let said = signalled_after(Duration::from_millis(ms), (source, version), signal)?;
         wait_for_daemon(series);
+        // The daemon was done before it noticed.
+        if version.exists() {
+            forget(&[version]).expect(0, &[]);
+            return None;
+        }
         left(series).iter().any(|name| !names(&series.join(name)).is_empty()).then_some(said)
     })
 }
