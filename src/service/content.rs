@@ -16,8 +16,8 @@ use dedupfs_sync::thread;
 use super::open_files::{Live, OpenFile, OpenHandle};
 use super::{Service, now, protection};
 
-/// Memory that each restore gets.
-const RESTORE_BYTES_MIN: u64 = 4 << 20;
+/// Memory that each transfer gets.
+const TRANSFER_BYTES_MIN: u64 = 4 << 20;
 pub(crate) const CAPABILITY_XATTR: &[u8] = b"security.capability";
 // fallocate(2)
 const KEEP_SIZE: i32 = 0x01;
@@ -107,17 +107,21 @@ impl Service {
         self.core.files.for_each_chunk(&inode.root, visit)
     }
 
+    /// Takes note that a client is served, so that work in the background gives way.
+    pub(crate) fn note_activity(&self) {
+        self.core.activity.note();
+    }
+
     /// Reads the chunks of many files in the order of the disk.
     pub(crate) fn sweep(&self, sweep: Sweep, target: &dyn SweepTarget) {
-        self.core.activity.note();
         self.core.files.chunks.sweep(sweep, target);
     }
 
-    /// Takes memory for a restore: half of what the others leave of a quarter of `--memory`, and 4 MiB at least.
-    pub(crate) fn take_memory_to_restore(&self) -> (u64, Hold) {
-        let left_bytes = (self.core.memory.total_bytes / 4).saturating_sub(self.restoring.bytes());
-        let bytes = (left_bytes / 2).max(RESTORE_BYTES_MIN);
-        (bytes, self.restoring.hold(bytes, 1))
+    /// Takes memory for a transfer: half of what the others leave of a quarter of `--memory`, and 4 MiB at least.
+    pub(crate) fn take_memory_to_transfer(&self) -> (u64, Hold) {
+        let left_bytes = (self.core.memory.total_bytes / 4).saturating_sub(self.transferring.bytes());
+        let bytes = (left_bytes / 2).max(TRANSFER_BYTES_MIN);
+        (bytes, self.transferring.hold(bytes, 1))
     }
 
     /// Calls `read` with the content, loaded and finished as far as the range needs.

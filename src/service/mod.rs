@@ -66,8 +66,8 @@ pub struct Service {
     making_room: space::MakingRoom,
     /// Held by the one thread that takes memory from files.
     relieving: Mutex<()>,
-    /// Memory of the restores that run.
-    restoring: Arc<Gauge>,
+    /// Memory of the transfers that run.
+    transferring: Arc<Gauge>,
     hidden: hidden::HiddenDirectories,
     access_times: AccessTimes,
     frozen: frozen::FoundCache,
@@ -90,7 +90,7 @@ impl Service {
             lookups: Lookups::default(),
             making_room: space::MakingRoom::default(),
             relieving: Mutex::default(),
-            restoring: Arc::default(),
+            transferring: Arc::default(),
             hidden: hidden::HiddenDirectories::default(),
             access_times,
             frozen: frozen::cache(),

@@ -1,14 +1,17 @@
 //! Versions restored in the order of the pool's disk: whole, whatever the windows, damage, ends and reclaiming meanwhile.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use dedupfs_content::{ForwardingNote, StreamId};
 use dedupfs_service::{FileService, Ino};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::{ContainerId, Fingerprint};
 use tempfile::TempDir;
 
 use super::get::{Arrivals, Windows, get_in};
@@ -223,4 +226,75 @@ fn content_that_moves_during_a_restore_is_found() {
     let again = get_from(&series.pool, series.version(2), &out.path().join("again")).unwrap();
     assert_eq!(again.problem_count, 0, "{again:?}");
     assert_eq!(picture(series.tree(2)), picture(&out.path().join("again")));
+}
+
+/// Found by an attack: a copy to which a note led was taken without a look at its bytes, where a reader of the mount asks the index.
+#[test]
+fn regression_a_wrong_copy_behind_a_note_is_not_restored() {
+    let series = Series::new();
+    for number in 0..2_u64 {
+        let name = number.to_string();
+        series.pool.allow_forgetting(series.into, name.as_bytes(), None).unwrap();
+        series.pool.service().remove_directory(series.into, name.as_bytes()).unwrap();
+    }
+    let options = ReclaimOptions { leave_percent: 0, ..ReclaimOptions::below(100) };
+    assert!(series.pool.reclaim(&options, &NoProgress).unwrap().chunks_moved > 0);
+    let store = &series.pool.core().stores.data;
+    let notes = store.forwarding_notes();
+    assert!(!notes.is_empty(), "nothing was moved");
+    // Files of one chunk, whose fingerprint is that of the file.
+    let small = (0..FILES).filter(|number| number % 5 < 2).map(|number| format!("{}/{number}", number % 3));
+    let contents = small.map(|file| fs::read(series.tree(3).join(file)).unwrap());
+    let wrong: Vec<(Fingerprint, Vec<u8>)> =
+        contents.map(|bytes| (Fingerprint(*blake3::hash(&bytes).as_bytes()), vec![7; bytes.len()])).collect();
+    let chunks: Vec<(Fingerprint, &[u8])> = wrong.iter().map(|(print, bytes)| (*print, bytes.as_slice())).collect();
+    let containers: BTreeSet<ContainerId> = store.append(StreamId(77), &chunks).unwrap().into_iter().collect();
+    store.add_forwarding_notes(notes.iter().filter_map(|note| ForwardingNote::new(note.from, &containers)));
+    store.seal_all();
+    series.pool.sync().unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let report = get_from(&series.pool, series.version(3), &out.path().join("out")).unwrap();
+    assert_eq!(report.problem_count, 0, "{report:?}");
+    assert_eq!(picture(series.tree(3)), picture(&out.path().join("out")));
+}
+
+/// Forgets the newest version when the first MiB is copied, and reclaims.
+struct Forgetting {
+    pool: Arc<Pool>,
+    into: Ino,
+    has_begun: AtomicBool,
+}
+
+impl Progress for Forgetting {
+    fn start(&self, _what: &str, _total: u64) {}
+    fn advance(&self, _by: u64) {
+        if !self.has_begun.swap(true, Ordering::Relaxed) {
+            self.pool.allow_forgetting(self.into, b"3", None).unwrap();
+            self.pool.service().remove_directory(self.into, b"3").unwrap();
+            let options = ReclaimOptions { leave_percent: 0, ..ReclaimOptions::below(100) };
+            self.pool.reclaim(&options, &NoProgress).unwrap();
+        }
+    }
+    fn finish(&self) {}
+}
+
+/// Found by an attack: of a version in a directory that was copied, files that waited were told to be damaged.
+#[test]
+fn regression_a_version_that_is_forgotten_while_its_series_is_copied_is_copied_to_its_end() {
+    let series = Series::new().again();
+    let out = tempfile::tempdir().unwrap();
+    let (pool, has_begun) = (Arc::clone(&series.pool), AtomicBool::new(false));
+    let progress = Forgetting { pool, into: series.into, has_begun };
+    let to = (File::open(out.path()).unwrap().into(), b"out".as_slice());
+    let bounds = (Windows::of(usize::MAX, usize::MAX), Arrivals::new(1 << 20));
+    let report = get_in(bounds, &series.pool.service(), series.into, to, &Patterns::default(), &progress).unwrap();
+    assert_eq!(report.problem_count, 0, "{report:?}");
+    for number in 0..VERSIONS {
+        assert_eq!(picture(series.tree(number)), picture(&out.path().join("out").join(number.to_string())));
+    }
+    assert!(lookup(&series.pool, series.into, b"3").is_err());
+    // Nothing holds it any more.
+    let options = ReclaimOptions { leave_percent: 0, ..ReclaimOptions::below(100) };
+    series.pool.reclaim(&options, &NoProgress).unwrap();
+    assert_eq!(series.pool.stats().unwrap().removed_versions_held, 0);
 }

@@ -139,8 +139,10 @@ impl Policy {
         if self.is_on { self.is_idle_only } else { matches!(self.arrange, Arrange::Idle) }
     }
 
-    pub(crate) fn options(&self, max_time: Option<Duration>) -> ReclaimOptions {
+    /// The options of a run that begins while clients are idle, or not.
+    pub(crate) fn options(&self, max_time: Option<Duration>, is_idle: bool) -> ReclaimOptions {
         let options = match (self.is_on, self.arrange) {
+            (true, Arrange::Idle) if !is_idle => ReclaimOptions { arranging: Arranging::Off, ..self.options },
             (true, Arrange::Off) => ReclaimOptions { arranging: Arranging::Off, ..self.options },
             (true, _) => self.options,
             (false, _) => ReclaimOptions { share_percent: self.options.share_percent, ..ReclaimOptions::arranging() },
@@ -200,24 +202,27 @@ mod tests {
         {
             assert_eq!(policy.take(name, value), Ok(true), "{name}");
         }
-        let options = policy.options(Some(Duration::from_secs(2)));
+        let options = policy.options(Some(Duration::from_secs(2)), true);
         assert_eq!((options.threshold_percent, options.leave_percent, options.share_percent), (80, 3, 20));
         assert_eq!((options.max_time_ms, policy.interval), (2000, Duration::from_secs(5)));
         policy.take("gc", "idle").unwrap();
-        assert_eq!(policy.options(None).share_percent, 0);
+        assert_eq!(policy.options(None, true).share_percent, 0);
         policy.take("gc", "off").unwrap();
         assert_eq!(policy.to_string(), "off");
-        let arranging = policy.options(None);
+        let arranging = policy.options(None, true);
         assert_eq!(
             (arranging.threshold_percent, arranging.arranging, arranging.share_percent),
             (0, Arranging::Alone, 0)
         );
         policy.take("arrange", "on").unwrap();
-        assert!(policy.options(None).share_percent == 20 && !policy.waits_for_idle());
+        assert!(policy.options(None, true).share_percent == 20 && !policy.waits_for_idle());
         policy.take("arrange", "off").unwrap();
         assert!(!policy.does_anything());
         policy.take("gc", "on").unwrap();
-        assert_eq!(policy.options(None).arranging, Arranging::Off);
+        assert_eq!(policy.options(None, true).arranging, Arranging::Off);
+        policy.take("arrange", "idle").unwrap();
+        let arranging = [true, false].map(|is_idle| policy.options(None, is_idle).arranging);
+        assert_eq!(arranging, [Arranging::Budget, Arranging::Off]);
         for (name, value) in
             [("gc", "maybe"), ("gc_leave", "101"), ("gc_interval", "0"), ("gc_window", "night"), ("arrange", "5")]
         {

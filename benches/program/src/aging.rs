@@ -71,6 +71,14 @@ struct Sums {
     freed: u64,
 }
 
+impl Sums {
+    /// Bytes copied for each byte freed, without those that were moved for order; 0 if nothing was freed.
+    fn freed_share(&self) -> f64 {
+        let copied = self.moved.saturating_sub(self.arranged);
+        if self.freed == 0 { 0.0 } else { copied as f64 / self.freed as f64 }
+    }
+}
+
 struct Measurement<'a> {
     args: &'a Aging,
     bench: Bench,
@@ -214,7 +222,7 @@ impl Measurement<'_> {
             let best = restore(&ram, &mut self.alone, (by, number), (drop_caches, runs))?;
             let found = restore(&ram, &mut self.bench.pool, (by, number), (drop_caches, runs))?;
             let moved = sums.moved as f64 / sums.stored.max(1) as f64;
-            let copied = sums.moved.saturating_sub(sums.arranged) as f64 / sums.freed.max(1) as f64;
+            let copied = sums.freed_share();
             let (share, amplification) = (found.rate / best.rate, found.read_bytes / best.read_bytes);
             print_row!(
                 format!("{of}, {number}"),

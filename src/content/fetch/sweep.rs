@@ -1,14 +1,15 @@
 //! A sweep: the chunks of many files, read in the order of the disk, each region once, whatever the order of the files.
 //!
 //! 1. Chunks are gathered by the container that their recipe names ([`Sweep::add`]).
-//! 2. Chunks whose container is gone are placed by forwarding notes, else by the index, thousands at a time.
+//! 2. Chunks whose container is gone are placed by forwarding notes, else by the index, thousands at a time. The copy behind a note is
+//!    believed only if it fits its fingerprint: one that was found bad may have been replaced.
 //! 3. The calling thread reads container after container in the order of their slots. Others decode the regions and hand their
 //!    chunks over. A chunk that this does not find is fetched by itself, so that damage is told as to any reader.
 //!
 //! The physical phase of DedupSearch (Elias and others, FAST 2022, section 3) reads so for searching; the restore of MFDedup
 //! (Zou and others, FAST 2021, section 3.4) writes chunks where they belong as its volumes are read.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::num::NonZero;
 use std::sync::Arc;
 
@@ -60,7 +61,7 @@ impl Sweep {
     pub fn add(&mut self, child: &Child, file: u32, offset_bytes: u64) -> Result<()> {
         let len_bytes = u32::try_from(child.len_bytes).map_err(|_| EngineError::Invalid("the length of a chunk"))?;
         let wanted = Wanted { fingerprint: child.fingerprint, len_bytes, file, offset_bytes };
-        self.by_container.entry(child.hint).or_default().push(wanted);
+        self.by_container.entry(child.hint).or_insert_with(|| Vec::with_capacity(1)).push(wanted);
         self.chunks += 1;
         Ok(())
     }
@@ -83,6 +84,8 @@ enum Job {
 /// A container that was read. Its buffer goes back with its last region.
 struct Loan {
     swept: SweptContainer,
+    /// Notes led to some of its chunks.
+    is_noted: bool,
     home: Sender<AlignedBuffer>,
 }
 
@@ -120,19 +123,23 @@ impl Fetcher {
                 return;
             }
             drop(waiting);
-            self.read(self.in_order(self.placed(sweep)), jobs, target);
+            let (groups, noted) = self.placed(sweep);
+            self.read((self.in_order(groups), &noted), jobs, target);
         });
     }
 
-    /// Moves the chunks whose container is gone to the container that has them now.
-    fn placed(&self, sweep: Sweep) -> HashMap<ContainerId, Vec<Wanted>> {
-        let mut groups = sweep.by_container;
+    /// Moves the chunks whose container is gone to the container that has them now. Returns also the containers to which notes led.
+    fn placed(&self, sweep: Sweep) -> (HashMap<ContainerId, Vec<Wanted>>, HashSet<ContainerId>) {
+        let (mut groups, mut noted) = (sweep.by_container, HashSet::new());
         let gone: Vec<ContainerId> = groups.keys().copied().filter(|id| !self.store.is_known(*id)).collect();
         let mut unplaced = Vec::new();
         for hint in gone {
             for wanted in groups.remove(&hint).unwrap_or_default() {
                 match self.store.successor(hint, &wanted.fingerprint) {
-                    Some(container) => groups.entry(container).or_default().push(wanted),
+                    Some(container) => {
+                        noted.insert(container);
+                        groups.entry(container).or_default().push(wanted);
+                    }
                     None => unplaced.push(wanted),
                 }
             }
@@ -148,7 +155,7 @@ impl Fetcher {
                 groups.entry(container).or_default().push(*wanted);
             }
         }
-        groups
+        (groups, noted)
     }
 
     /// Puts containers in the order of their slots; those without one come first, for the threads that would wait otherwise.
@@ -158,7 +165,12 @@ impl Fetcher {
         ordered.into_iter().map(|((_, id), wanted)| (id, wanted)).collect()
     }
 
-    fn read(&self, groups: Vec<(ContainerId, Vec<Wanted>)>, jobs: Sender<Job>, target: &dyn SweepTarget) {
+    fn read(
+        &self,
+        (groups, noted): (Vec<(ContainerId, Vec<Wanted>)>, &HashSet<ContainerId>),
+        jobs: Sender<Job>,
+        target: &dyn SweepTarget,
+    ) {
         let (home, buffers): (Sender<AlignedBuffer>, Receiver<AlignedBuffer>) = bounded(BUFFERS);
         (0..BUFFERS).for_each(|_| drop(home.send(AlignedBuffer::new())));
         for (container, wanted) in groups {
@@ -168,7 +180,7 @@ impl Fetcher {
             let Ok(buffer) = buffers.recv() else { return };
             let mut swept = self.store.read_for_sweep(container, wanted, buffer);
             let left = std::mem::take(&mut swept.left);
-            let loan = Arc::new(Loan { swept, home: home.clone() });
+            let loan = Arc::new(Loan { swept, is_noted: noted.contains(&container), home: home.clone() });
             let regions = loan.swept.regions.iter().enumerate().flat_map(|(position, region)| {
                 let swept = &loan;
                 let parts = (0..region.chunks.len()).step_by(CHUNKS_IN_JOB);
@@ -188,6 +200,16 @@ impl Fetcher {
                 let chunks = region.chunks.get(first..).unwrap_or_default();
                 let chunks = chunks.get(..CHUNKS_IN_JOB).unwrap_or(chunks);
                 match self.store.decode_swept(&swept.swept, region) {
+                    Some(raw) if swept.is_noted => {
+                        let fits = |(start, wanted): &(u32, Wanted)| {
+                            let start = *start as usize;
+                            let bytes = raw.get(start..start.saturating_add(wanted.len_bytes as usize));
+                            bytes.is_some_and(|bytes| self.fits(&wanted.fingerprint, bytes))
+                        };
+                        let (right, wrong): (Vec<_>, Vec<_>) = chunks.iter().copied().partition(fits);
+                        target.take(&raw, &right);
+                        self.fetch_singly(ContainerId::NONE, wrong.iter().map(|(_, wanted)| wanted), target);
+                    }
                     Some(raw) => target.take(&raw, chunks),
                     None => self.fetch_singly(swept.swept.container, chunks.iter().map(|(_, wanted)| wanted), target),
                 }

@@ -130,7 +130,9 @@ impl Get<'_> {
         };
         // Other threads write other parts meanwhile.
         drop(state);
-        write_at(&to, bytes, offset)
+        write_at(&to, bytes, offset)?;
+        // Only a descriptor that is not kept has no other user.
+        Arc::into_inner(to).map_or(Ok(()), close)
     }
 
     /// Ends a file whose content has arrived: it gets its attributes.

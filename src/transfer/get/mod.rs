@@ -39,6 +39,8 @@ type Directory = directory::Directory<Wanted>;
 struct Wanted {
     attributes: Attributes,
     reached: Reached,
+    /// The version whose tree this holds, as the kernel does.
+    held: Option<Ino>,
 }
 
 /// Entries of one directory, none of them a directory.
@@ -82,7 +84,7 @@ pub(crate) fn get(
     patterns: &Patterns,
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
-    let (memory_bytes, _held) = service.take_memory_to_restore();
+    let (memory_bytes, _held) = service.take_memory_to_transfer();
     get_in((Windows::new(memory_bytes), Arrivals::new(memory_bytes)), service, ino, (to, name), patterns, progress)
 }
 

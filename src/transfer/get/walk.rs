@@ -54,7 +54,7 @@ impl Batch {
 impl Get<'_> {
     /// Goes through all directories that may hold something wanted, each after its parent.
     pub(super) fn walk(&self, name: &CStr, attributes: Attributes, hand: Hand<'_, Batch>) {
-        let wanted = Wanted { attributes, reached: self.selection.top() };
+        let wanted = Wanted { attributes, reached: self.selection.top(), held: None };
         let top = Arc::new(Directory::to_be_made((attributes.ino, name.to_owned(), wanted), None));
         if top.attributes.reached.is_chosen() && self.made(&top).is_err() {
             return;
@@ -87,10 +87,16 @@ impl Get<'_> {
         if parent != above.ino {
             return Err(Trouble::One(SECOND_NAME.to_owned()));
         }
-        let of = (ino, name.to_owned(), Wanted { attributes, reached });
+        // A version below a live directory is copied to its end, also if it is forgotten meanwhile.
+        let held = (is_frozen(ino) && !is_frozen(above.ino)).then(|| self.service.lookup(above.ino, name.to_bytes()));
+        let held = held.transpose().map_err(reading_pool("cannot look at it"))?.map(|version| version.ino);
+        let of = (ino, name.to_owned(), Wanted { attributes, reached, held });
         let directory = Arc::new(Directory::to_be_made(of, Some(above.clone())));
-        if directory.attributes.reached.is_chosen() {
-            self.made(&directory)?;
+        if directory.attributes.reached.is_chosen()
+            && let Err(trouble) = self.made(&directory)
+        {
+            self.leave(directory);
+            return Err(trouble);
         }
         Ok(directory)
     }
@@ -210,23 +216,34 @@ impl Get<'_> {
     pub(super) fn leave(&self, directory: Arc<Directory>) {
         let (mut next, mut below) = (Some(directory), None::<Arc<OwnedFd>>);
         while let Some(directory) = next.take().and_then(Arc::into_inner) {
-            // Nothing in it was wanted.
-            if !directory.is_made() {
-                next = directory.above;
-                continue;
+            let held = directory.attributes.held;
+            // Otherwise nothing in it was wanted.
+            if directory.is_made() {
+                below = self.complete_directory(&directory, below);
             }
-            let path = || directory.path(b"");
-            let opened = match &below {
-                Some(below) => directory.open_from(below, &self.descriptors),
-                None => directory.open(&self.descriptors),
-            };
-            let outcome = opened.map_err(writing(CANNOT_OPEN)).and_then(|to| {
-                let outcome = self.attributes(Place::Open(to.as_fd()), directory.attributes.attributes, true, &path);
-                below = Some(to);
-                outcome
-            });
-            self.tally.note(outcome, path);
+            if let Some(version) = held {
+                self.service.forget(version, 1);
+            }
             next = directory.above;
+        }
+    }
+
+    /// Sets the attributes of a directory, which is opened from the one `below`, if that is open. Returns it, open.
+    fn complete_directory(&self, directory: &Directory, below: Option<Arc<OwnedFd>>) -> Option<Arc<OwnedFd>> {
+        let path = || directory.path(b"");
+        let opened = match &below {
+            Some(below) => directory.open_from(below, &self.descriptors),
+            None => directory.open(&self.descriptors),
+        };
+        let completed = opened.map_err(writing(CANNOT_OPEN)).and_then(|to| {
+            self.attributes(Place::Open(to.as_fd()), directory.attributes.attributes, true, &path).map(|()| to)
+        });
+        match completed {
+            Ok(to) => Some(to),
+            Err(trouble) => {
+                self.tally.note(Err(trouble), path);
+                below
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use dedupfs_base::EngineError;
 use dedupfs_content::{Sweep, SweepTarget, Wanted};
 use dedupfs_service::Attributes;
 use dedupfs_store::recipe::Child;
-use dedupfs_sync::Mutex;
+use dedupfs_sync::{Mutex, MutexGuard};
 
 use super::super::disk;
 use super::super::tally::{Outcome, Trouble, reading_pool, writing};
@@ -37,7 +37,7 @@ const NOT_WHOLE: &str = "left out: not all of its content arrived. This is a bug
 /// The window that fills, and the turn to read one.
 pub(in super::super) struct Windows {
     filling: Mutex<Window>,
-    /// Held during a sweep. Taken before anything else.
+    /// Held during a sweep. Taken with `filling` locked.
     sweeping: Mutex<()>,
     chunks_max: usize,
     files_max: usize,
@@ -145,22 +145,18 @@ impl Get<'_> {
 
     fn add(&self, planned: &Arc<Planned>, collected: &mut Vec<(u64, Child)>) -> Outcome<()> {
         self.tally.go_on()?;
+        self.service.note_activity();
         if collected.is_empty() {
             return Ok(());
         }
-        let full = {
-            let mut window = self.windows.filling.lock();
-            let number = window.files.len() as u32;
-            window.files.push(Arc::clone(planned));
-            for (offset, child) in collected.drain(..) {
-                let added = window.sweep.add(&child, number, offset);
-                added.map_err(|error| reading_pool(CANNOT_READ)(errno(&error)))?;
-            }
-            let is_full =
-                window.files.len() >= self.windows.files_max || window.sweep.chunks() >= self.windows.chunks_max;
-            is_full.then(|| std::mem::take(&mut *window))
-        };
-        if let Some(window) = full {
+        let mut window = self.windows.filling.lock();
+        let number = window.files.len() as u32;
+        window.files.push(Arc::clone(planned));
+        for (offset, child) in collected.drain(..) {
+            let added = window.sweep.add(&child, number, offset);
+            added.map_err(|error| reading_pool(CANNOT_READ)(errno(&error)))?;
+        }
+        if window.files.len() >= self.windows.files_max || window.sweep.chunks() >= self.windows.chunks_max {
             self.sweep(window);
         }
         Ok(())
@@ -168,13 +164,14 @@ impl Get<'_> {
 
     /// Reads the last window.
     pub(super) fn sweep_rest(&self) {
-        let rest = std::mem::take(&mut *self.windows.filling.lock());
-        self.sweep(rest);
+        self.sweep(self.windows.filling.lock());
     }
 
-    fn sweep(&self, window: Window) {
+    /// Reads a window, while the next one fills. It fills up to its turn alone, so there are never more than two.
+    fn sweep(&self, mut filling: MutexGuard<'_, Window>) {
         let turn = self.windows.sweeping.lock();
-        let Window { sweep, files } = window;
+        let Window { sweep, files } = std::mem::take(&mut *filling);
+        drop(filling);
         if self.tally.go_on().is_ok() && sweep.chunks() > 0 {
             self.service.sweep(sweep, &Target { get: self, files: &files });
         }
@@ -263,6 +260,7 @@ impl SweepTarget for Target<'_> {
     }
 
     fn goes_on(&self) -> bool {
+        self.get.service.note_activity();
         self.get.tally.go_on().is_ok()
     }
 }

@@ -127,7 +127,7 @@ impl Run<'_> {
     }
 
     /// Whether there is room for [`ROOM_BATCHES`] batches, and no disk is nearly full: order is not worth the last room.
-    fn has_room_to_arrange(&self) -> Result<bool> {
+    pub(super) fn has_room_to_arrange(&self) -> Result<bool> {
         let room_bytes = self.core.space.step_bytes(ContainerKind::Data)?;
         Ok(!self.core.space.is_tight() && room_bytes > self.memory.batch_bytes.saturating_mul(ROOM_BATCHES))
     }

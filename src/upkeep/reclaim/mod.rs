@@ -259,6 +259,9 @@ impl Run<'_> {
     /// Frees nodes, then empties containers. Returns the reason if it ended early.
     fn empty(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;
+        if self.options.arranging == Arranging::Alone && !self.has_room_to_arrange()? {
+            return Ok(None);
+        }
         if self.options.arranging != Arranging::Alone {
             self.progress.start("freeing dead containers", 0);
             for kind in [ContainerKind::Data, ContainerKind::Recipe] {

@@ -20,7 +20,7 @@ use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{Below, Content, Directory, Entry, Link, Node, Top};
 use dedupfs_store::{Fingerprint, StoreError};
 
-pub(crate) use chunks::for_each_chunk;
+pub(crate) use chunks::for_each_reference;
 use cursor::{Rows, read};
 
 /// An entry that was found, with its inode number.

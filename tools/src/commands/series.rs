@@ -53,8 +53,11 @@ fn set(args: &SeriesSetArgs) -> Result<u8, Failure> {
     }
     let directory = Directory::open(&args.directory)?;
     let mut daemon = directory.daemon()?;
-    // A record that this release cannot read is replaced.
-    let before = daemon.series(directory.place.ino).ok().flatten();
+    let before = match daemon.series(directory.place.ino) {
+        // A record that this release cannot read is replaced.
+        Err(failure) if matches!(failure.kind, FailureKind::Damaged | FailureKind::NotAPool) => None,
+        before => before?,
+    };
     let rules = rules.or_else(|| args.scope.and(before).map(|record| record.rules)).ok_or_else(needs_rules)?;
     let record = SeriesRecord {
         rules,

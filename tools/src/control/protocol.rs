@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Failure, FailureKind};
 
 /// Version of the protocol. Both sides must have the same; they are installed together.
-pub(crate) const PROTOCOL_VERSION: u32 = 4;
+pub(crate) const PROTOCOL_VERSION: u32 = 5;
 /// Limit of a request. The largest holds a few options.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 /// Limit of a reply. The largest holds the findings of a check of a badly damaged pool.

@@ -81,7 +81,7 @@ impl Worker {
             Some(window) if !window.includes(now.hour()) => return,
             window => window.map(|window| window.left(now.hour(), now.minute())),
         };
-        match self.pool.reclaim(&self.policy.options(max_time), &NoProgress).map_err(Failure::from) {
+        match self.pool.reclaim(&self.policy.options(max_time, is_idle), &NoProgress).map_err(Failure::from) {
             Ok(report) => {
                 if report.nodes_freed + report.containers_freed > 0 {
                     let did =

@@ -226,7 +226,7 @@ impl VersionPut<'_> {
         if let Some(BaseEntry { entry: Entry { content: Content::File { root, .. }, .. }, .. }) = base
             && root.len_bytes() >= FORMER_BYTES_MIN
         {
-            match FileBody::anew(self.files.clone(), root) {
+            match FileBody::anew(self.new_content.files.clone(), root) {
                 Ok(body) => return Ok(body),
                 Err(error) => tracing::debug!(%error, "the former content of a file is no help"),
             }
@@ -235,7 +235,7 @@ impl VersionPut<'_> {
     }
 
     fn body(&self) -> Outcome<FileBody> {
-        FileBody::open(self.files.clone(), &Root::Empty).map_err(all)
+        FileBody::open(self.new_content.files.clone(), &Root::Empty).map_err(all)
     }
 
     /// Stores content, and pins what its root names.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use dedupfs_base::{EngineError, allocator};
-use dedupfs_content::{FileContext, StreamId};
+use dedupfs_content::StreamId;
 use dedupfs_namespace::check_name;
 use dedupfs_service::{FileKind, Ino};
 use dedupfs_store::StoreError;
@@ -87,8 +87,7 @@ struct Counts {
 /// A version being made.
 struct VersionPut<'a> {
     core: &'a Core,
-    /// The context of new content.
-    files: Arc<FileContext>,
+    new_content: scope::Context,
     service: &'a Service,
     options: &'a PutOptions,
     version: &'a VersionOptions,
@@ -138,7 +137,7 @@ pub(crate) fn put_version(
     let tally = Tally::new(progress);
     let put = VersionPut {
         core,
-        files: scope::context(core, into, base),
+        new_content: scope::context(core, service, &tally, (into, base)),
         service,
         options,
         version,
