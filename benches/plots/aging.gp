@@ -6,9 +6,9 @@ load ARG3."/style.gp"
 policies = system("awk -F'\t' 'NR > 1 && !seen[$1]++ { printf \"%s \", $1 }' ".data)
 # Columns: 7 amplification, 6 share of the rate, 8 moved, 9 copied.
 newest(policy, column) = "< awk -F'\t' -v OFS='\t' '$1 == \"".policy."\" && $3 == \"newest\" && $4 == \"get\" { print $2, $".column." }' ".data
-set terminal svg size 960,420 font "sans-serif,13" background "#ffffff"
+set terminal svg size 960,440 font "sans-serif,13" background "#ffffff"
 set output figure
-set multiplot layout 1,3 margins 0.06,0.99,0.14,0.76 spacing 0.06,0
+set multiplot layout 1,3 margins 0.06,0.99,0.17,0.76 spacing 0.06,0
 set xlabel "versions put"
 set yrange [0:*]
 titles = "'read amplification, newest' 'moved for each new byte' 'copied for each byte freed'"

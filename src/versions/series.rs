@@ -31,7 +31,7 @@ pub enum Scope {
     /// All of the pool's.
     #[default]
     Pool,
-    /// The former version's, and what was stored lately. No index is read from the disk. Content that skipped a version is stored a
+    /// The former version's, and what was stored lately. The index on the disk is asked for the former version's chunks alone. Content that skipped a version is stored a
     /// second time, until reclaiming takes the first copy away.
     Neighbour,
 }

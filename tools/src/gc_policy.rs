@@ -68,7 +68,7 @@ pub(crate) struct Policy {
     options: ReclaimOptions,
     pub(crate) window: Option<Window>,
     pub(crate) interval: Duration,
-    /// The option `gc` was given, with any value, or `arrange`, which the details concern, too.
+    /// An option that says when was given: `gc` with any value, or `arrange` except `off`.
     is_stated: bool,
     /// Another option of this module was given.
     is_detailed: bool,
@@ -137,6 +137,11 @@ impl Policy {
     /// Whether the next run waits until clients are idle.
     pub(crate) const fn waits_for_idle(&self) -> bool {
         if self.is_on { self.is_idle_only } else { matches!(self.arrange, Arrange::Idle) }
+    }
+
+    /// Whether content is arranged only while clients are idle.
+    pub(crate) const fn arranges_when_idle(&self) -> bool {
+        matches!(self.arrange, Arrange::Idle)
     }
 
     /// The options of a run that begins while clients are idle, or not.

@@ -21,13 +21,13 @@ use super::guarded;
 const KEPT_MAX: usize = 256;
 
 /// A handle that the adapter opened. Released when it is dropped.
-struct Own {
+struct OwnHandle {
     service: Arc<dyn FileService>,
     ino: Ino,
     handle: Handle,
 }
 
-impl Drop for Own {
+impl Drop for OwnHandle {
     fn drop(&mut self) {
         let _ = guarded("release", || {
             self.service.release(self.ino, self.handle);
@@ -40,7 +40,7 @@ impl Drop for Own {
 pub(super) struct Held {
     pub(super) handle: Handle,
     /// Keeps an own handle open.
-    _own: Option<Arc<Own>>,
+    _own: Option<Arc<OwnHandle>>,
 }
 
 impl Held {
@@ -50,7 +50,7 @@ impl Held {
     }
 }
 
-type Half = HashMap<Ino, Arc<Own>>;
+type Half = HashMap<Ino, Arc<OwnHandle>>;
 
 #[derive(Default)]
 struct Table {
@@ -60,7 +60,7 @@ struct Table {
 
 impl Table {
     /// Notes a handle as used now. Returns handles to release, which must not happen under the lock.
-    fn note(&mut self, own: &Arc<Own>) -> Half {
+    fn note(&mut self, own: &Arc<OwnHandle>) -> Half {
         self.newer.insert(own.ino, Arc::clone(own));
         if self.newer.len() < KEPT_MAX / 2 {
             return Half::new();
@@ -78,7 +78,7 @@ impl Unopened {
     /// # Errors
     /// Those of [`FileService::open`].
     pub(super) fn hold(&self, service: &Arc<dyn FileService>, caller: Caller, ino: Ino) -> Result<Held> {
-        let held = |own: Arc<Own>| Held { handle: own.handle, _own: Some(own) };
+        let held = |own: Arc<OwnHandle>| Held { handle: own.handle, _own: Some(own) };
         let mut table = self.0.lock();
         if let Some(own) = table.newer.get(&ino) {
             return Ok(held(Arc::clone(own)));
@@ -92,7 +92,7 @@ impl Unopened {
         drop(table);
         let how = OpenOptions { read: true, ..OpenOptions::default() };
         let opened = guarded("open", || service.open(caller, ino, how))?;
-        let own = Arc::new(Own { service: Arc::clone(service), ino, handle: opened.handle });
+        let own = Arc::new(OwnHandle { service: Arc::clone(service), ino, handle: opened.handle });
         let mut table = self.0.lock();
         // Another thread may have been faster. Then this handle serves this request only.
         let released = if table.newer.contains_key(&ino) { Half::new() } else { table.note(&own) };

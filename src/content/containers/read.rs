@@ -6,12 +6,14 @@
 //!    If it is missing or damaged, the region headers are scanned.
 //! 3. The region comes from the cache, else from disk: one read, checked, decompressed, compared with the table,
 //!    cached. Other readers of the same region wait for the first.
+//! 4. Where seeks matter ([`super::seeks`]), a container whose table is not cached is read as a whole, and all its regions are cached.
 //!
 //! While a reader is under way, its container can be removed and the slot used again. Frames carry the container's id
 //! and checksums, so such a reader gets an error. If the container is then no longer in the directory, the answer is
 //! "not there". Container ids are never used twice, so a cached entry can never belong to another container.
 //!
-//! Cost: a hit takes three short shared locks (directory, table, region); a miss costs one read of about 100 KiB.
+//! Cost: a hit takes three short shared locks (directory, table, region); a miss costs one read of about 100 KiB; where seeks matter
+//! it may be one of a whole container.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;

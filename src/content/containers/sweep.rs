@@ -1,7 +1,7 @@
 //! Reading chosen chunks of a container for a sweep: all reads one after another, then region by region on any thread.
 //!
 //! A container of which much is wanted is read as a whole, with its table: on a disk that seeks, a way to the table and back
-//! costs more than the bytes between. Decoded regions are not cached: a sweep needs each once.
+//! costs more than the bytes between. Decoded regions are not cached: a sweep needs most of them once.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -103,6 +103,7 @@ impl Shared {
         let wanted_bytes: u64 = swept.left.iter().map(|wanted| u64::from(wanted.len_bytes)).sum();
         let (table, is_whole) = match self.caches.tables.get(&record.id) {
             Some(cached) => (Ok(cached), false),
+            // Uncompressed, and each as often as it is used, against bytes on the disk: an estimate.
             None if wanted_bytes >= u64::from(record.used_bytes / 2) && record.toc.is_some() => {
                 (self.read_whole_for_sweep(record, &mut swept.buffer), true)
             }

@@ -1,4 +1,4 @@
-//! A sweep: the chunks of many files, read in the order of the disk, each region once, whatever the order of the files.
+//! A sweep: the chunks of many files, read in the order of the disk, each region read once, whatever the order of the files.
 //!
 //! 1. Chunks are gathered by the container that their recipe names ([`Sweep::add`]).
 //! 2. Chunks whose container is gone are placed by forwarding notes, else by the index, thousands at a time. The copy behind a note is
@@ -31,7 +31,8 @@ const THREADS_MAX: usize = 8;
 const JOBS_WAITING: usize = 32;
 /// Chunks that the index is asked for at a time.
 const LOOKED_UP_MAX: usize = 16 * 1024;
-/// Chunks that one thread fetches one by one, or hands over from one decoded region. A chunk may be wanted a million times.
+/// Chunks that one thread fetches one by one, or hands over from one region. A chunk may be wanted a million times; each such part of a
+/// region decodes it anew.
 const CHUNKS_IN_JOB: usize = 256;
 
 /// The receiver of what a sweep reads; called by several threads.

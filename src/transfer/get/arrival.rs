@@ -25,7 +25,7 @@ pub(super) enum State {
     /// Nothing has arrived.
     #[default]
     Awaited,
-    /// In memory, with the bytes that it holds of the budget.
+    /// In memory; its length counts in `assembled_bytes`.
     Assembling(Vec<u8>),
     /// Made, and open.
     Open(Arc<OwnedFd>),
@@ -69,7 +69,7 @@ impl Arrivals {
         Some(vec![0; size_bytes as usize])
     }
 
-    fn keeps_open(&self) -> bool {
+    fn takes_descriptor(&self) -> bool {
         let has_room = self.open_files.fetch_add(1, Ordering::Relaxed) < OPEN_FILES_MAX;
         if !has_room {
             self.open_files.fetch_sub(1, Ordering::Relaxed);
@@ -78,7 +78,7 @@ impl Arrivals {
     }
 
     /// Gives back the memory or the descriptor of a file whose content is there, or given up.
-    fn end(&self, state: &State) {
+    fn give_back(&self, state: &State) {
         match state {
             State::Assembling(bytes) => {
                 self.assembled_bytes.fetch_sub(bytes.len() as u64, Ordering::Relaxed);
@@ -117,7 +117,7 @@ impl Get<'_> {
                     return place(all, offset, bytes);
                 }
                 let to = Arc::new(create(self.directory_of(planned)?.descriptor(), &planned.name)?);
-                *state = match self.arrivals.keeps_open() {
+                *state = match self.arrivals.takes_descriptor() {
                     true => State::Open(Arc::clone(&to)),
                     false => State::Closed,
                 };
@@ -131,7 +131,7 @@ impl Get<'_> {
         // Other threads write other parts meanwhile.
         drop(state);
         write_at(&to, bytes, offset)?;
-        // Only a descriptor that is not kept has no other user.
+        // A descriptor that is kept is still in `state`; only one that is not kept is closed here.
         Arc::into_inner(to).map_or(Ok(()), close)
     }
 
@@ -142,7 +142,7 @@ impl Get<'_> {
             return;
         }
         let before = std::mem::replace(&mut *state, State::Complete);
-        self.arrivals.end(&before);
+        self.arrivals.give_back(&before);
         let mut is_there = matches!(before, State::Open(_) | State::Closed);
         let outcome = self.opened(planned, before).and_then(|to| {
             is_there = true;
@@ -193,7 +193,7 @@ impl Get<'_> {
         }
         let before = std::mem::replace(&mut *state, State::GivenUp);
         drop(state);
-        self.arrivals.end(&before);
+        self.arrivals.give_back(&before);
         if matches!(before, State::Open(_) | State::Closed)
             && let Ok(directory) = self.directory_of(planned)
         {

@@ -33,10 +33,10 @@ use crate::progress::Progress;
 use crate::service::Service;
 
 /// A directory that is being made, or is made once something in it is wanted.
-type Directory = directory::Directory<Wanted>;
+type Directory = directory::Directory<Known>;
 
 /// What is known of a directory.
-struct Wanted {
+struct Known {
     attributes: Attributes,
     reached: Reached,
     /// The version whose tree this holds, as the kernel does.

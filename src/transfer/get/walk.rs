@@ -16,7 +16,7 @@ use super::super::directory::open_at;
 use super::super::disk::{self, Place};
 use super::super::tally::{Outcome, Trouble, reading_pool, writing};
 use super::selection::Reached;
-use super::{Batch, Directory, Get, Wanted};
+use super::{Batch, Directory, Get, Known};
 
 /// Entries of a directory that are read at once.
 const PAGE_ENTRIES: usize = 256;
@@ -54,7 +54,7 @@ impl Batch {
 impl Get<'_> {
     /// Goes through all directories that may hold something wanted, each after its parent.
     pub(super) fn walk(&self, name: &CStr, attributes: Attributes, hand: Hand<'_, Batch>) {
-        let wanted = Wanted { attributes, reached: self.selection.top(), held: None };
+        let wanted = Known { attributes, reached: self.selection.top(), held: None };
         let top = Arc::new(Directory::to_be_made((attributes.ino, name.to_owned(), wanted), None));
         if top.attributes.reached.is_chosen() && self.made(&top).is_err() {
             return;
@@ -90,7 +90,7 @@ impl Get<'_> {
         // A version below a live directory is copied to its end, also if it is forgotten meanwhile.
         let held = (is_frozen(ino) && !is_frozen(above.ino)).then(|| self.service.lookup(above.ino, name.to_bytes()));
         let held = held.transpose().map_err(reading_pool("cannot look at it"))?.map(|version| version.ino);
-        let of = (ino, name.to_owned(), Wanted { attributes, reached, held });
+        let of = (ino, name.to_owned(), Known { attributes, reached, held });
         let directory = Arc::new(Directory::to_be_made(of, Some(above.clone())));
         if directory.attributes.reached.is_chosen()
             && let Err(trouble) = self.made(&directory)

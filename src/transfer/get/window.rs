@@ -1,6 +1,6 @@
 //! Windows: files of versions whose content is restored together, in the order of the pool's disk.
 //!
-//! Threads that would copy a file plan it instead: they add its chunks to the window that fills. Who fills it up reads all of it in one
+//! Threads that would copy a file plan it instead: they add its chunks to the window that fills. The thread that fills it up reads all of it in one
 //! sweep, while others plan the next window. Files that can change, and those with several names, are copied one after another.
 
 use std::ffi::{CStr, CString};
@@ -21,7 +21,7 @@ use super::arrival::State;
 use super::{Directory, Get};
 use crate::service::errno;
 
-/// Memory of a chunk in a window: its place with spare capacity, of the window that fills and what is left of the one that is read.
+/// Memory of a chunk in each of two windows, without spare capacity.
 const CHUNK_BYTES: u64 = 96;
 /// Part of the memory of a restore for chunks.
 const CHUNKS_SHARE: u64 = 2;
@@ -81,7 +81,7 @@ impl Windows {
         Self::of(of(memory_bytes / CHUNKS_SHARE / CHUNK_BYTES), of(memory_bytes / FILES_SHARE / FILE_BYTES))
     }
 
-    /// Windows that are full with so many chunks, or some more, or so many files.
+    /// Windows that are full with so many files or chunks; the last file may add some more.
     pub(in super::super) fn of(chunks_max: usize, files_max: usize) -> Self {
         Self { filling: Mutex::default(), sweeping: Mutex::default(), chunks_max, files_max }
     }
@@ -104,7 +104,7 @@ impl Get<'_> {
             Ok(()) => {}
             Err(trouble) => self.give_up(&planned, trouble),
         }
-        self.settle(planned);
+        self.end_if_last(planned);
         Ok(())
     }
 
@@ -167,7 +167,7 @@ impl Get<'_> {
         self.sweep(self.windows.filling.lock());
     }
 
-    /// Reads a window, while the next one fills. It fills up to its turn alone, so there are never more than two.
+    /// Reads a window, while the next one fills. When that is full, its thread waits with `filling` locked, so there are never more than two.
     fn sweep(&self, mut filling: MutexGuard<'_, Window>) {
         let turn = self.windows.sweeping.lock();
         let Window { sweep, files } = std::mem::take(&mut *filling);
@@ -176,11 +176,11 @@ impl Get<'_> {
             self.service.sweep(sweep, &Target { get: self, files: &files });
         }
         drop(turn);
-        files.into_iter().for_each(|planned| self.settle(planned));
+        files.into_iter().for_each(|planned| self.end_if_last(planned));
     }
 
     /// Ends the work for a file with its last user: leaves its directory. A file that is not whole is taken away.
-    fn settle(&self, planned: Arc<Planned>) {
+    fn end_if_last(&self, planned: Arc<Planned>) {
         let Some(mut planned) = Arc::into_inner(planned) else { return };
         if !planned.state.lock().has_ended() {
             let trouble = self.tally.go_on().err().unwrap_or_else(|| Trouble::One(NOT_WHOLE.to_owned()));

@@ -21,7 +21,7 @@ pub(super) struct CutRules {
 }
 
 impl CutRules {
-    /// Those of all trees. The module `sweep_tests` compares them with others.
+    /// Those of all trees. The module `sizes_tests` compares them with others.
     pub(super) const CHOSEN: Self = Self {
         leaf: CutRule { min: 4, mean: 10, max: 32, seed: 1 },
         list: CutRule { min: 8, mean: 24, max: 96, seed: 2 },

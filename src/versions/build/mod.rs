@@ -6,9 +6,9 @@
 mod cut;
 mod levels;
 mod links;
-mod stored;
 #[cfg(test)]
-mod sweep_tests;
+mod sizes_tests;
+mod stored;
 
 use std::sync::Arc;
 

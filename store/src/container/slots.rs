@@ -10,8 +10,10 @@
 //! States of a slot: free -> ([`allocate`](SlotFiles::allocate) or `occupy`) taken -> ([`free`](SlotFiles::free))
 //! punched out, then free. It stays taken during the punch, so that a new user's bytes cannot be punched away.
 //!
-//! Invariants: a slot is free or taken, never both. The lowest free slot is allocated first, which keeps free space at
-//! the end, where [`trim`](SlotFiles::trim) gives it back. A file's name is durable before one of its slots is handed
+//! Invariants: a slot is free or taken, never both. [`allocate`](SlotFiles::allocate) takes the lowest free slot, which
+//! keeps free space at the end, where [`trim`](SlotFiles::trim) gives it back.
+//! [`allocate_in_row`](SlotFiles::allocate_in_row) prefers the slot behind the last one, then the lowest row of 16, so it
+//! may leave holes. A file's name is durable before one of its slots is handed
 //! out. Freeing before the transaction that forgot the container is durable would break I-4: the caller must prevent
 //! it.
 //!

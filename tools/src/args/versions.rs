@@ -284,8 +284,8 @@ pub(crate) struct SeriesSetArgs {
     pub(crate) directory: PathBuf,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
-    /// Compare the content of new versions with all of the pool, or with the former version alone [pool]. `neighbour` reads no index
-    /// from the disk; content that skipped a version is stored again, until dedupfs-gc takes the first copy away
+    /// Compare the content of new versions with all of the pool, or with the former version alone [pool]. `neighbour` asks the
+    /// index on the disk for chunks of the former version only; content that skipped a version is stored again, until dedupfs-gc takes the first copy away
     #[arg(long, value_name = "pool|neighbour")]
     pub(crate) scope: Option<ScopeArg>,
     /// Print the result as JSON

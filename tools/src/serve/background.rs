@@ -2,7 +2,7 @@
 //!
 //! A thread looks at each interval and runs when the policy allows it. When a run finds nothing to do, and nothing was committed since
 //! before the run, the thread waits for the next commit. Content deleted during a run is left to the next run. A run that finds nothing to
-//! do costs one look at the index of recipe nodes.
+//! do costs one look at the index of recipe nodes. A mount that arranges alone lists the versions at each look behind a commit.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ impl Background {
 struct Worker {
     pool: Arc<Pool>,
     policy: Policy,
-    /// The last row of the log when there was nothing to reclaim.
+    /// The last row of the log when there was nothing to do: nothing is tried again until another one comes.
     done: Option<u64>,
     /// The log says that nothing can be freed. That lasts as long as the mount.
     has_told_doubt: bool,
@@ -89,7 +89,8 @@ impl Worker {
                     report::log_reclaimed(&report, did);
                 }
                 // Rows of this run and of others cannot be told apart in time, so any new row means another look.
-                let is_done = report.is_idle() && self.pool.last_row() == row;
+                let leaves_order = !is_idle && self.policy.arranges_when_idle() && self.has_new_versions();
+                let is_done = report.is_idle() && self.pool.last_row() == row && !leaves_order;
                 // What is not arranged now waits for the next version.
                 self.done = if self.policy.is_on { is_done.then_some(row) } else { Some(self.pool.last_row()) };
             }
