@@ -431,6 +431,10 @@ impl SideBySide {
                 self.reopen(false);
             }
             Operation::Reclaim { threshold_percent } => {
+                // As a mount arranges by itself, and as a command reclaims everything.
+                let alone = ReclaimOptions { share_percent: 100, ..ReclaimOptions::arranging() };
+                self.pool().reclaim(&alone, &NoProgress).expect("arranges");
+                self.compare_versions();
                 let options = ReclaimOptions::below(threshold_percent);
                 self.pool().reclaim(&options, &NoProgress).expect("reclaims");
                 self.compare_versions();

@@ -153,3 +153,23 @@ fn no_more_is_moved_than_three_bytes_for_each_new_one() {
     }
     assert_clean(&pool);
 }
+
+/// The run that a mount makes by itself.
+#[test]
+fn a_run_alone_arranges_new_versions_and_leaves_garbage() {
+    let device = formatted();
+    let pool = series(&device);
+    let alone = ReclaimOptions { is_background: false, share_percent: 100, ..ReclaimOptions::arranging() };
+    assert!(pool.has_new_versions().expect("tells"));
+    let newest = tree(&pool, find(&pool, "series/v12"));
+    // A removed version is left to a command.
+    forget(&pool, find(&pool, "series"), "v01");
+    let nodes = pool.stats().expect("tells").recipe_nodes;
+    let report = pool.reclaim(&alone, &NoProgress).expect("arranges");
+    assert!(report.arranged_bytes > 0 && report.arranged_bytes <= SERIES.version_bytes() * 27 / 100, "{report:?}");
+    assert_eq!((report.nodes_freed, pool.stats().expect("tells").recipe_nodes), (0, nodes), "{report:?}");
+    assert!(!pool.has_new_versions().expect("tells"));
+    assert_eq!(pool.reclaim(&alone, &NoProgress).expect("arranges").arranged_bytes, 0);
+    assert_clean(&pool);
+    assert_eq!(tree(&pool, find(&pool, "series/v12")), newest);
+}

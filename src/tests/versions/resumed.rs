@@ -147,6 +147,8 @@ fn what_changed_since_is_read_again() {
         std::thread::sleep(std::time::Duration::from_millis(15));
         let into = work(&pool, 1);
         ended(&pool, top.path(), into, 90, VersionOptions { base: BaseChoice::None, ..options() });
+        let left = names(&pool, into).pop();
+        let left = left.map_or(0, |left| tree(&pool, find(&pool, &format!(".dedupfs-put-{:016x}/{left}", 1))).len());
         change(top.path());
         let second = whole(&pool, top.path(), "v2", options());
         let full =
@@ -156,7 +158,7 @@ fn what_changed_since_is_read_again() {
         assert_eq!(second.base, Some(first.ino));
         if *name == "nothing" {
             // Where the put ended depends on time: some of the entries at the border are read again.
-            assert!(resumed(&second) > 0 && second.taken_over > ENTRIES * 3 / 4, "{second:?}");
+            assert!((resumed(&second) > 0 || left < 10) && second.taken_over > ENTRIES * 3 / 4, "{second:?}");
         }
         assert_clean(&pool);
     }
