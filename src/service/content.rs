@@ -119,9 +119,11 @@ impl Service {
 
     /// Takes memory for a transfer: half of what the others leave of a quarter of `--memory`, and 4 MiB at least.
     pub(crate) fn take_memory_to_transfer(&self) -> (u64, Hold) {
-        let left_bytes = (self.core.memory.total_bytes / 4).saturating_sub(self.transferring.bytes());
+        // One after the other, or all would see the same room.
+        let transferring = self.transferring.lock();
+        let left_bytes = (self.core.memory.total_bytes / 4).saturating_sub(transferring.bytes());
         let bytes = (left_bytes / 2).max(TRANSFER_BYTES_MIN);
-        (bytes, self.transferring.hold(bytes, 1))
+        (bytes, transferring.hold(bytes, 1))
     }
 
     /// Calls `read` with the content, loaded and finished as far as the range needs.

@@ -67,7 +67,7 @@ pub struct Service {
     /// Held by the one thread that takes memory from files.
     relieving: Mutex<()>,
     /// Memory of the transfers that run.
-    transferring: Arc<Gauge>,
+    transferring: Mutex<Arc<Gauge>>,
     hidden: hidden::HiddenDirectories,
     access_times: AccessTimes,
     frozen: frozen::FoundCache,
@@ -90,7 +90,7 @@ impl Service {
             lookups: Lookups::default(),
             making_room: space::MakingRoom::default(),
             relieving: Mutex::default(),
-            transferring: Arc::default(),
+            transferring: Mutex::default(),
             hidden: hidden::HiddenDirectories::default(),
             access_times,
             frozen: frozen::cache(),

@@ -78,7 +78,7 @@ impl Sweep {
 enum Job {
     /// A region, by its position, and a part of its chunks.
     Region { swept: Arc<Loan>, position: usize, first: usize },
-    /// Chunks that are fetched one by one, with the container that their recipes name.
+    /// Chunks that are fetched one by one, with the container that a reader of them tries first.
     Single(ContainerId, Vec<Wanted>),
 }
 
@@ -88,6 +88,13 @@ struct Loan {
     /// Notes led to some of its chunks.
     is_noted: bool,
     home: Sender<AlignedBuffer>,
+}
+
+impl Loan {
+    /// The container that a reader tries first. A copy behind a note proves nothing: then the index decides.
+    fn hint(&self) -> ContainerId {
+        if self.is_noted { ContainerId::NONE } else { self.swept.container }
+    }
 }
 
 impl Drop for Loan {
@@ -187,7 +194,8 @@ impl Fetcher {
                 let parts = (0..region.chunks.len()).step_by(CHUNKS_IN_JOB);
                 parts.map(move |first| Job::Region { swept: Arc::clone(swept), position, first })
             });
-            let single = left.chunks(CHUNKS_IN_JOB).map(|part| Job::Single(container, part.to_vec()));
+            let hint = loan.hint();
+            let single = left.chunks(CHUNKS_IN_JOB).map(|part| Job::Single(hint, part.to_vec()));
             if regions.chain(single).any(|job| jobs.send(job).is_err()) {
                 return;
             }
@@ -209,10 +217,10 @@ impl Fetcher {
                         };
                         let (right, wrong): (Vec<_>, Vec<_>) = chunks.iter().copied().partition(fits);
                         target.take(&raw, &right);
-                        self.fetch_singly(ContainerId::NONE, wrong.iter().map(|(_, wanted)| wanted), target);
+                        self.fetch_singly(swept.hint(), wrong.iter().map(|(_, wanted)| wanted), target);
                     }
                     Some(raw) => target.take(&raw, chunks),
-                    None => self.fetch_singly(swept.swept.container, chunks.iter().map(|(_, wanted)| wanted), target),
+                    None => self.fetch_singly(swept.hint(), chunks.iter().map(|(_, wanted)| wanted), target),
                 }
             }
             Job::Single(container, wanted) => self.fetch_singly(container, wanted.iter(), target),

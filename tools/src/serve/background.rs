@@ -72,8 +72,11 @@ impl Worker {
             || self.pool.reclaiming().is_paused()
             || self.done == Some(row)
             || self.policy.waits_for_idle() && !is_idle
-            || !self.policy.is_on && !self.has_new_versions()
         {
+            return;
+        }
+        if !self.policy.is_on && !self.has_new_versions() {
+            self.done = Some(row);
             return;
         }
         let now = jiff::Zoned::now();
