@@ -75,17 +75,24 @@ impl Service {
         let open = self.files.handle(handle)?;
         self.core.activity.note();
         let len_bytes = u64::from(len_bytes);
+        let (ino, mut is_at_end) = (open.file.ino, false);
         let outcome = self.with_readable(&open, offset, len_bytes, &mut |body| {
             body.read(offset, len_bytes, into)?;
-            body.read_ahead(&mut open.ahead.lock(), offset, len_bytes);
+            is_at_end = body.read_ahead(&mut open.ahead.lock(), offset, len_bytes);
+            if is_at_end && !is_frozen(ino) {
+                body.read_on();
+            }
             Ok(())
         });
+        if is_at_end && is_frozen(ino) {
+            self.pass(ino);
+        }
         // The read may have loaded the content.
         self.relieve_memory_unless_busy();
         match &outcome {
             Ok(()) if open.how.no_access_time => {}
             Ok(()) => self.note_file_access(&open.file),
-            Err(error) => tracing::error!(ino = open.file.ino, offset, len_bytes, %error, "read failed"),
+            Err(error) => tracing::error!(ino, offset, len_bytes, %error, "read failed"),
         }
         outcome
     }
@@ -95,7 +102,7 @@ impl Service {
     pub(crate) fn ask_for_beginnings(&self, inos: impl IntoIterator<Item = Ino>) {
         let inodes = inos.into_iter().filter_map(|ino| self.inode(ino).ok().flatten());
         let roots: Vec<Root> = inodes.map(|inode| inode.root).collect();
-        self.core.files.ask_for_beginnings(roots);
+        self.core.files.ask_for_beginnings(0, roots);
     }
 
     /// Calls `visit(offset, chunk)` for the chunks and runs of zeros of a file of a version, in order, until it returns `false`.

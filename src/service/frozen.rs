@@ -115,6 +115,14 @@ impl Service {
         Ok(found)
     }
 
+    /// Returns what the tree has on a frozen inode.
+    pub(super) fn found_frozen(&self, ino: Ino) -> Result<Arc<Found>> {
+        match self.frozen.get(&ino) {
+            Some(found) => Ok(found),
+            None => self.found(&*self.version(ino)?, ino),
+        }
+    }
+
     pub(super) fn find_frozen(&self, parent: Ino, name: &[u8]) -> Result<Attributes> {
         if name.len() > tree::NAME_BYTES_MAX {
             return Err(EngineError::NameTooLong);
@@ -174,8 +182,7 @@ impl Service {
 
     /// Returns the extended attributes of a frozen inode.
     pub(super) fn frozen_attributes(&self, ino: Ino) -> Result<Vec<tree::Attribute>> {
-        let version = self.version(ino)?;
-        let found = self.found(&version, ino)?;
+        let found = self.found_frozen(ino)?;
         self.attributes_of_entry(ino, &found.entry)
     }
 

@@ -10,6 +10,7 @@
 //! - [`freezing`]: a version takes the name of a live directory;
 //! - [`frozen`]: versions, which never change;
 //! - [`hidden`]: trees that the kernel does not see until they are whole;
+//! - [`passing`]: clients that read the files of a version one after another are kept ahead;
 //! - [`protection`]: flags that protect inodes from changes;
 //! - [`access_times`]: updates of access times by reads.
 //!
@@ -28,6 +29,7 @@ mod lookups;
 mod memory;
 mod names;
 mod open_files;
+mod passing;
 mod protection;
 mod recency;
 mod space;
@@ -73,6 +75,7 @@ pub struct Service {
     frozen: frozen::FoundCache,
     forgetting: forgetting::Forgetting,
     freezing: freezing::Freezing,
+    passing: passing::Passing,
 }
 
 /// Returns the system time in seconds and nanoseconds.
@@ -96,6 +99,7 @@ impl Service {
             frozen: frozen::cache(),
             forgetting: forgetting::Forgetting::default(),
             freezing: freezing::Freezing::default(),
+            passing: passing::Passing::default(),
         })
     }
 

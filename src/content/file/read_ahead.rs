@@ -81,11 +81,14 @@ impl ReadAhead {
 }
 
 impl FileContext {
-    /// Requests the beginnings of files that are about to be read one after another, as far as there is room: at most
-    /// as much of each as a reader is kept ahead. A small file is read as a whole
+    /// Requests the beginnings of files that are about to be read one after another, as far as there is room beside `regions_ahead`, which
+    /// were requested for the same reader: at most as much of each as a reader is kept ahead. A small file is read as a whole
     /// before reading ahead within it can help. Reads recipe nodes on the calling thread.
-    pub fn ask_for_beginnings(&self, roots: impl IntoIterator<Item = Root>) {
-        let Some(mut asking) = self.chunks.store().ask_ahead(0) else { return };
+    ///
+    /// Returns the number of files that were requested, and their regions.
+    pub fn ask_for_beginnings(&self, regions_ahead: usize, roots: impl IntoIterator<Item = Root>) -> (u64, usize) {
+        let Some(mut asking) = self.chunks.store().ask_ahead(regions_ahead) else { return (0, 0) };
+        let mut files = 0;
         let (mut has_room, ahead_bytes) = (true, self.chunks.store().ahead_bytes());
         for root in roots {
             let ask = &mut |offset, child: &Child| {
@@ -97,22 +100,24 @@ impl FileContext {
             if !has_room {
                 break;
             }
+            files += 1;
         }
+        let regions = asking.regions();
         self.chunks.start(asking);
+        (files, regions)
     }
 }
 
 impl FileBody {
     /// Notes a read. For a sequential reader, requests the next content: as many bytes as are worthwhile, and as many
     /// regions as the cache has room for. In a contiguous file the bytes are the limit; in a file of many generations,
-    /// the regions.
-    pub fn read_ahead(&self, ahead: &mut ReadAhead, offset: u64, len_bytes: u64) {
-        let size_bytes = self.pieces.len_bytes();
-        match ahead.note(offset, len_bytes, size_bytes, self.context.chunks.store().ahead_bytes()) {
-            Next::Nothing => {}
-            Next::End => self.read_on(offset, size_bytes),
-            Next::Ask(wanted) => self.ask_ahead(ahead, wanted.start, wanted.end),
+    /// the regions. Returns whether a sequential reader has reached the end.
+    pub fn read_ahead(&self, ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> bool {
+        let next = ahead.note(offset, len_bytes, self.pieces.len_bytes(), self.context.chunks.store().ahead_bytes());
+        if let Next::Ask(wanted) = &next {
+            self.ask_ahead(ahead, wanted.start, wanted.end);
         }
+        next == Next::End
     }
 
     fn ask_ahead(&self, ahead: &mut ReadAhead, from: u64, to: u64) {
@@ -140,11 +145,10 @@ impl FileBody {
         ahead.asked_until = if visited.is_ok() { until } else { to };
     }
 
-    /// At the end of the content, requests the chunks behind it in the container: a restore of many files reads those
-    /// next.
-    fn read_on(&self, offset: u64, size_bytes: u64) {
-        let mut last = None;
-        let _hint_only = self.for_each_chunk(offset.max(size_bytes.saturating_sub(1)), size_bytes, &mut |_, child| {
+    /// Requests the chunks behind the last one in its container: a restore of many files reads those next.
+    pub fn read_on(&self) {
+        let (mut last, size_bytes) = (None, self.pieces.len_bytes());
+        let _hint_only = self.for_each_chunk(size_bytes.saturating_sub(1), size_bytes, &mut |_, child| {
             last = Some((child.hint, child.fingerprint));
             Ok(true)
         });
