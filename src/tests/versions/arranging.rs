@@ -173,3 +173,29 @@ fn a_run_alone_arranges_new_versions_and_leaves_garbage() {
     assert_clean(&pool);
     assert_eq!(tree(&pool, find(&pool, "series/v12")), newest);
 }
+
+#[test]
+fn what_the_newest_version_uses_is_moved_out_of_garbage() {
+    let device = formatted();
+    let pool = open(&device);
+    let live = directory(&pool, ROOT_INO, "live");
+    let series = directory(&pool, ROOT_INO, "series");
+    for number in 0..FILES {
+        file(&pool, live, &format!("f{number}"), &bytes(number + 1, FILE_BYTES));
+    }
+    snapshot(&pool, "live", "series", "v01");
+    for number in (0..FILES).step_by(2) {
+        pool.service().unlink(live, format!("f{number}").as_bytes()).expect("unlinks");
+    }
+    snapshot(&pool, "live", "series", "v02");
+    forget(&pool, series, "v01");
+    // All that lives is used. Half of each container is garbage.
+    let report = run(&pool, Arranging::All);
+    assert!(report.arranged_bytes > SERIES.version_bytes() / 3, "{report:?}");
+    assert_eq!(run(&pool, Arranging::All).arranged_bytes, 0, "it lies together");
+    assert_clean(&pool);
+    pool.close().expect("closes");
+    drop(pool);
+    let (_, read) = restored(&device, "v02");
+    assert!(read < SERIES.version_bytes() / 2 * 11 / 10, "{read} bytes");
+}

@@ -12,6 +12,7 @@ mod incremental;
 mod life;
 mod neighbour;
 mod order;
+mod passing;
 mod put;
 mod rebuild;
 mod resumed;

@@ -8,8 +8,9 @@
 //! 1. The trees of the newest versions are walked; no chunk is read. For each container the bytes that they use are
 //!    summed up, by the hints of recipes, else by the index. A chunk that occurs often counts often: a wrong sum costs
 //!    order, never a byte.
-//! 2. Containers of which they use something, and less than [`USED_PERCENT`] of what lives there, are victims: those of
-//!    which they use the smallest share first, as far as the [`Credit`] goes. All that lives there is charged.
+//! 2. Containers of which they use something, and less than [`USED_PERCENT`] of all bytes, are victims: a restore reads the others along,
+//!    garbage, too. First come those where a moved byte leaves the most behind, as far as the [`Credit`] goes. All that lives there is
+//!    charged.
 //! 3. The victims' batches have two streams ([`super::batch`]): *active* for what the newest versions use, in their order,
 //!    and *archive* for the rest, ordered by the last version that uses it. So a removed version frees whole containers.
 //!
@@ -33,7 +34,7 @@ use super::options::Arranging;
 use crate::engine::Core;
 use crate::versions::list::list;
 
-/// A container stays if the newest versions use at least this share of its live content, in percent.
+/// A container stays if the newest versions use at least this share of its content, in percent.
 const USED_PERCENT: u64 = 85;
 /// Bytes that may be moved for each byte that was stored for new versions.
 const MOVED_PER_NEW: u64 = 3;
@@ -189,11 +190,15 @@ impl Run<'_> {
         let mut usage = std::mem::take(&mut self.usage);
         let mut scattered = Vec::new();
         self.for_each_candidate(kind, closed, &mut |candidate| {
-            let live = if kind == ContainerKind::Recipe { candidate.live_chunks } else { candidate.live_bytes };
+            let (live, all) = match kind {
+                ContainerKind::Recipe => (candidate.live_chunks, candidate.chunks),
+                ContainerKind::Data => (candidate.live_bytes, candidate.chunk_bytes),
+            };
             let used = usage.of(kind).get(&candidate.id).copied().unwrap_or(0).min(live);
-            let is_scattered = used > 0 && used.saturating_mul(100) < live.saturating_mul(USED_PERCENT);
+            let is_scattered = used > 0 && used.saturating_mul(100) < all.saturating_mul(USED_PERCENT);
             if is_scattered && !candidate.is_damaged && !self.kept.contains(&candidate.id) {
-                scattered.push((used.saturating_mul(1000) / live, candidate.id, candidate.live_bytes));
+                // Bytes moved for a thousand that a restore reads no more.
+                scattered.push((live.saturating_mul(1000) / (all - used), candidate.id, candidate.live_bytes));
             }
         });
         scattered.sort_unstable();

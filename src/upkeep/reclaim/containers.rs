@@ -186,6 +186,8 @@ impl<'a> Run<'a> {
         self.for_each_candidate(kind, &closed, &mut |candidate| {
             if self.kept.contains(&candidate.id) {
                 kept_bytes += candidate.garbage_bytes();
+            } else if besides.contains(&candidate.id) {
+                classes.add_taken(&candidate);
             } else {
                 classes.add(&candidate);
             }
@@ -236,7 +238,7 @@ impl<'a> Run<'a> {
         });
         let mut victims = window.into_sorted();
         let end = victims.last().map(|candidate| candidate.id).filter(|_| victims.len() == WINDOW_CONTAINERS);
-        victims.retain(|candidate| choice.takes(candidate) || besides.contains(&candidate.id));
+        victims.retain(|candidate| besides.contains(&candidate.id) || choice.takes(candidate));
         (victims, end)
     }
 

@@ -100,7 +100,7 @@ impl Sum {
 #[derive(Clone, Debug)]
 pub struct Classes {
     classes: Vec<Sum>,
-    /// Containers taken in any case: wholly dead, or damaged.
+    /// Containers taken in any case: wholly dead, damaged, or chosen already.
     always: Sum,
 }
 
@@ -126,6 +126,11 @@ impl Classes {
             Some(class) if candidate.live_bytes > 0 && !candidate.is_damaged => class.add(candidate),
             _ => self.always.add(candidate),
         }
+    }
+
+    /// Adds a container that is taken in any case.
+    pub(super) fn add_taken(&mut self, candidate: &Candidate) {
+        self.always.add(candidate);
     }
 
     /// Returns the uncompressed live bytes and the garbage bytes.

@@ -1,6 +1,6 @@
 //! What operations cost on a disk that seeks.
 
-mod disk;
+pub mod disk;
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -113,6 +113,11 @@ impl<'a> Rival<'a> {
         self.run("reclaim", "")
     }
 
+    /// Removes the repository and the cache.
+    pub fn remove(self) -> Outcome {
+        [&self.tool.repository, &self.tool.cache].into_iter().try_for_each(|path| files::remove(path))
+    }
+
     fn run(&self, step: &str, source: &str) -> Outcome {
         self.tool.commands(step, source)?.iter_mut().map(Command::quiet).try_for_each(Run::run)
     }

@@ -1,14 +1,18 @@
 //! How versions of a pool restore as it ages, with and without arranging.
 
+mod compare;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use dedupfs_tools::parse_size;
 use serde_json::Value;
 
 use crate::command::Run;
 use crate::figures::{median, timed};
 use crate::options::{Caches, PoolOptions, Words, count, size_1m};
 use crate::pool::{Bench, Pool, dedupfs, program};
+use crate::seeking::disk;
 use crate::table::{human, number};
 use crate::{Outcome, command, data, fail, files, machine, print_row, say, table, usage};
 
@@ -20,6 +24,10 @@ use crate::{Outcome, command, data, fail, files, machine, print_row, say, table,
 ///
 /// Bytes moved are those that dedupfs-gc copies, uncompressed, for each byte stored by puts; bytes copied for each one freed leave out those
 /// that were moved for order. In the end the versions kept are compared with their sources, and dedupfs fsck checks the pool.
+///
+/// With --compare the content of the pool is then compared with that of a new pool with the versions kept, and restores of each of these
+/// are measured beside cp from a fresh copy, and beside --tools, which get the versions kept alone. With --disk all of this comes once more
+/// from an emulated disk that seeks (see dedupfs-bench seeking --help), to which the pool is copied.
 #[derive(clap::Args)]
 pub struct Aging {
     /// Directory with one directory for each version [default: synthetic trees of the example aged_tree]
@@ -53,6 +61,15 @@ pub struct Aging {
     /// Restores of each kind, of which the median counts
     #[arg(long, default_value = "1", value_parser = count)]
     runs: u64,
+    /// Compare the versions kept with other ways to keep them
+    #[arg(long)]
+    compare: bool,
+    /// Some of restic,borg
+    #[arg(long, requires = "compare", value_name = "LIST", value_delimiter = ',', value_parser = ["restic", "borg"])]
+    tools: Vec<String>,
+    /// Length of a disk that seeks, on which they are compared, too (root)
+    #[arg(long, requires = "compare", value_parser = parse_size)]
+    disk: Option<u64>,
     /// File that gets every row, too: the data of benches/plots/plots.sh
     #[arg(long, value_name = "FILE")]
     tsv: Option<PathBuf>,
@@ -86,6 +103,8 @@ struct Measurement<'a> {
     alone: Pool,
     names: Vec<String>,
     versions: u64,
+    /// Bytes of one version: of a real series the mean.
+    version_bytes: u64,
     tsv: String,
 }
 
@@ -100,11 +119,15 @@ pub fn run(args: &Aging) -> Outcome {
         Some(at) => files::content_bytes(at) / names.len() as u64,
         None => args.size,
     };
+    if args.disk.is_some() {
+        disk::need_prerequisites()?;
+    }
     let programs = ["dedupfs", "dedupfs-stats", "dedupfs-gc", "aged_tree"];
     let count = if args.series.is_some() { 3 } else { 4 };
-    let disk = 2 * one + one * args.keep.max(10) / 5 + (1 << 30);
+    let pool = one + one * args.keep.max(10) / 5;
+    let memory = 3 * one + (1 << 30) + args.disk.map_or(0, |bytes| bytes.min(pool + one));
     let options = args.pool.arranged_by_hand();
-    let bench = Bench::new(&programs[..count], &["cp", "diff"], &options, 3 * one + (1 << 30), disk)?;
+    let bench = Bench::new(&programs[..count], &["cp", "diff"], &options, memory, one + 2 * pool + (1 << 30))?;
     let alone = Pool::new(bench.work.join("alone"), bench.work.join("alone-mnt"), &options.mkfs.0, &options.mount.0)?;
     println!("{}", machine::describe(&bench.work)?);
     let of = if args.series.is_some() { "a real series".to_owned() } else { format!("aged_tree {}", args.tree) };
@@ -115,7 +138,7 @@ pub fn run(args: &Aging) -> Outcome {
         args.remove,
         args.runs
     );
-    let mut all = Measurement { args, bench, alone, names, versions, tsv: TSV_HEAD.to_owned() };
+    let mut all = Measurement { args, bench, alone, names, versions, version_bytes: one, tsv: TSV_HEAD.to_owned() };
     args.arrange.iter().try_for_each(|arrange| all.policy(arrange))
 }
 
@@ -160,9 +183,9 @@ impl Measurement<'_> {
         for number in kept.iter().rev() {
             self.restores(arrange, *number, if *number == self.versions { "newest" } else { "kept" }, &sums)?;
         }
-        for number in kept {
-            let source = self.source(number)?;
-            files::same(&source, &self.bench.pool.at(&name_of(number)))?;
+        for number in &kept {
+            let source = self.source(*number)?;
+            files::same(&source, &self.bench.pool.at(&name_of(*number)))?;
         }
         self.bench.pool.unmount()?;
         self.bench.pool.fsck()?;
@@ -173,6 +196,9 @@ impl Measurement<'_> {
             human(sums.arranged),
             human(sums.freed)
         );
+        if self.args.compare {
+            self.compare(&kept)?;
+        }
         files::remove(&self.bench.pool.path)
     }
 

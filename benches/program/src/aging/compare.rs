@@ -1,0 +1,212 @@
+//! The versions that an aged pool keeps: seconds of their restores beside other ways to keep them, and their content beside a new pool's.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use super::{Measurement, name_of};
+use crate::command::Run;
+use crate::figures::{median, timed};
+use crate::pool::{Pool, dedupfs};
+use crate::seeking::disk::{Cost, Disk};
+use crate::versions::rival::Rival;
+use crate::{Outcome, command, fail, files, layout, rivals_tools, say, table};
+
+/// Seconds and seeks of the restores of each version, in the order of the versions.
+struct Column {
+    head: String,
+    restores: Vec<Restored>,
+}
+
+#[derive(Clone, Copy)]
+struct Restored {
+    seconds: f64,
+    /// On a disk that seeks.
+    seeks: Option<f64>,
+}
+
+/// Where restores come from.
+enum Place<'a> {
+    /// The filesystem of `--dir`.
+    Directory(&'a Path),
+    /// The emulated disk.
+    Disk(Disk),
+}
+
+impl Place<'_> {
+    fn root(&self) -> &Path {
+        match self {
+            Self::Directory(path) => path,
+            Self::Disk(disk) => &disk.root,
+        }
+    }
+
+    fn measure(&self, work: impl FnOnce() -> Outcome) -> Outcome<Restored> {
+        Ok(match self {
+            Self::Directory(_) => Restored { seconds: timed(work)?, seeks: None },
+            Self::Disk(disk) => {
+                let Cost { seconds, seeks, .. } = disk.measure(work)?;
+                Restored { seconds, seeks: Some(seeks) }
+            }
+        })
+    }
+
+    fn end(self) -> Outcome {
+        if let Self::Disk(disk) = self { disk.end() } else { Ok(()) }
+    }
+}
+
+impl Measurement<'_> {
+    /// Prints the restores of each version kept, and the content beside a new pool's. The aged pool is unmounted before and behind.
+    pub(super) fn compare(&mut self, kept: &[u64]) -> Outcome {
+        self.compare_content(kept)?;
+        self.compare_restores(kept, None)?;
+        match self.args.disk {
+            Some(bytes) => self.compare_restores(kept, Some(bytes)),
+            None => Ok(()),
+        }
+    }
+
+    /// Fails unless the pool has the content of its versions and no more.
+    fn compare_content(&mut self, kept: &[u64]) -> Outcome {
+        self.alone.format()?;
+        self.alone.mount()?;
+        for number in kept {
+            dedupfs("put").arg(self.source(*number)?).arg(self.alone.at(&name_of(*number))).quiet().run()?;
+        }
+        self.alone.unmount()?;
+        let of = |pool: &Pool| -> Outcome<[u64; 2]> {
+            let stats = pool.stats()?;
+            Ok([stats.number("unique_chunk_bytes")?, stats.number("physical_bytes")?])
+        };
+        let ([live, physical], [expected, least]) = (of(&self.bench.pool)?, of(&self.alone)?);
+        println!(
+            "\nChunks of the versions kept: {live} bytes; of a new pool with the same versions: {expected}. On disk {} and {}, {} of it.",
+            table::human(physical),
+            table::human(least),
+            table::number(physical as f64 / least as f64, 3)
+        );
+        files::remove(&self.alone.path)?;
+        if live == expected { Ok(()) } else { fail("the aged pool has not the content of its versions") }
+    }
+
+    fn compare_restores(&mut self, kept: &[u64], disk_bytes: Option<u64>) -> Outcome {
+        let work = self.bench.work.clone();
+        let place = |ram: &Path| match disk_bytes {
+            Some(bytes) => Disk::new(ram, bytes).map(Place::Disk),
+            None => Ok(Place::Directory(&work)),
+        };
+        let mut columns = self.of_pool(kept, place(&self.bench.ram)?)?;
+        columns.push(self.of_copies(kept, &place)?);
+        for name in &self.args.tools {
+            match rivals_tools::is_installed(name) {
+                true => columns.push(self.of_rival(name, kept, place(&self.bench.ram)?)?),
+                false => eprintln!("NOT RUN: {name}, which is not installed"),
+            }
+        }
+        let medium = disk_bytes.map_or("seconds", |_| "seconds on the disk that seeks");
+        let heads: Vec<_> = columns.iter().map(|column| column.head.clone()).collect();
+        println!("\n{}", table::head(&[&[format!("version: {medium}")], &heads[..]].concat()));
+        for (at, number) in kept.iter().enumerate().rev() {
+            let cells = columns.iter().map(|column| match column.restores[at] {
+                Restored { seconds, seeks: None } => table::number(seconds, 2),
+                Restored { seconds, seeks: Some(seeks) } => {
+                    format!("{}, {} seeks", table::number(seconds, 2), table::number(seeks, 0))
+                }
+            });
+            let cells: Vec<_> = std::iter::once(number.to_string()).chain(cells).collect();
+            println!("{}", table::row(&cells));
+        }
+        Ok(())
+    }
+
+    /// Restores from the aged pool; on a disk from a copy of all its files.
+    fn of_pool(&self, kept: &[u64], place: Place<'_>) -> Outcome<Vec<Column>> {
+        let path = match &place {
+            Place::Directory(_) => self.bench.pool.path.clone(),
+            Place::Disk(disk) => disk.root.join("pool"),
+        };
+        if path != self.bench.pool.path {
+            command!("cp", "-a", "--sparse=always", &self.bench.pool.path, &path).run()?;
+        }
+        let mount = &self.args.pool.arranged_by_hand().mount.0;
+        let mut pool = Pool::new(
+            path.clone(),
+            self.bench.work.join(if matches!(place, Place::Disk(_)) { "compared-disk" } else { "compared" }),
+            &[],
+            mount,
+        )?;
+        pool.mount()?;
+        let mut columns = Vec::new();
+        for (by, head) in [("get", "`get`"), ("cp", "`cp -a` out of the mount")] {
+            let mut restore = |number: u64| {
+                pool.unmount()?;
+                files::cold(&path, true)?;
+                pool.mount()?;
+                let from = pool.at(&name_of(number));
+                self.restored(&place, &|out| layout::copy_out(by, &from, out))
+            };
+            columns.push(self.column(head.to_owned(), kept, &mut restore)?);
+        }
+        pool.unmount()?;
+        place.end()?;
+        Ok(columns)
+    }
+
+    /// Restores from a copy of one version at a time on a fresh filesystem.
+    fn of_copies<'a>(&self, kept: &[u64], place: &dyn Fn(&Path) -> Outcome<Place<'a>>) -> Outcome<Column> {
+        let mut restore = |number: u64| {
+            let (place, source) = (place(&self.bench.ram)?, self.source(number)?);
+            let copy = place.root().join("copy");
+            layout::copy_out("cp", &source, &copy)?;
+            command!("sync", "-f", &copy).run()?;
+            files::cold(&copy, true)?;
+            let restored = self.restored(&place, &|out| layout::copy_out("cp", &copy, out))?;
+            files::remove(&copy)?;
+            place.end()?;
+            Ok(restored)
+        };
+        self.column("`cp -a` of a fresh copy".to_owned(), kept, &mut restore)
+    }
+
+    /// Restores by another tool, which has only the versions kept.
+    fn of_rival(&self, name: &str, kept: &[u64], place: Place<'_>) -> Outcome<Column> {
+        let mut rival = Rival::new(name, place.root(), &self.bench.work, &self.bench.ram)?;
+        for number in kept {
+            let (source, link) = (self.source(*number)?, self.bench.ram.join(name_of(*number)));
+            // The tools name a backup by the name of its directory.
+            symlink(&source, &link).or_else(files::at("make", &link))?;
+            rival.backup(&name_of(*number))?;
+            files::remove(&link)?;
+            say!("{name}: backup of {number}");
+        }
+        let mut restore = |number: u64| {
+            files::cold(place.root(), true)?;
+            self.restored(&place, &|_| rival.restore(&name_of(number)))
+        };
+        let column = self.column(name.to_owned(), kept, &mut restore)?;
+        rival.remove()?;
+        place.end()?;
+        Ok(column)
+    }
+
+    fn column(&self, head: String, kept: &[u64], restore: &mut dyn FnMut(u64) -> Outcome<Restored>) -> Outcome<Column> {
+        let mut restores = Vec::new();
+        for number in kept {
+            let runs = (0..self.args.runs).map(|_| restore(*number)).collect::<Outcome<Vec<_>>>()?;
+            let seconds: Vec<_> = runs.iter().map(|run| run.seconds).collect();
+            let seeks: Vec<_> = runs.iter().filter_map(|run| run.seeks).collect();
+            restores.push(Restored { seconds: median(&seconds).unwrap_or(0.0), seeks: median(&seeks) });
+            say!("{head}: {number}");
+        }
+        Ok(Column { head, restores })
+    }
+
+    /// Restores into memory by a command that takes the new directory.
+    fn restored(&self, place: &Place<'_>, by: &dyn Fn(&Path) -> Outcome) -> Outcome<Restored> {
+        files::empty_out(&self.bench.ram, self.version_bytes)?;
+        let out = self.bench.ram.join("out");
+        let restored = place.measure(|| by(&out.join("tree")))?;
+        files::remove(&out)?;
+        Ok(restored)
+    }
+}
