@@ -179,6 +179,12 @@ impl ContainerStore {
         self.shared.options.kind
     }
 
+    /// Uncompressed bytes of a region, which is read as a whole.
+    #[must_use]
+    pub fn region_bytes(&self) -> u32 {
+        self.shared.options.region_raw_bytes
+    }
+
     /// Frees the buffers kept for reuse if none was used since the last call. Returns whether there were any.
     pub fn trim_if_idle(&self) -> bool {
         self.shared.buffers.trim_if_idle() | self.shared.write_buffers.trim_if_idle()

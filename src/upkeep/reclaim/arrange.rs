@@ -9,8 +9,8 @@
 //!    summed up, by the hints of recipes, else by the index. A chunk that occurs often counts often: a wrong sum costs
 //!    order, never a byte.
 //! 2. Containers of which they use something, and less than [`USED_PERCENT`] of all bytes, are victims: a restore reads the others along,
-//!    garbage, too. First come those where a moved byte leaves the most behind, as far as the [`Credit`] goes. All that lives there is
-//!    charged.
+//!    garbage, too. First come those where a moved byte spares the most reading ([`cost_of`]), as far as the [`Credit`] goes. All that
+//!    lives there is charged.
 //! 3. The victims' batches have two streams ([`super::batch`]): *active* for what the newest versions use, in their order,
 //!    and *archive* for the rest, ordered by the last version that uses it. So a removed version frees whole containers.
 //!
@@ -31,6 +31,7 @@ use super::containers::Closed;
 use super::credit::Credit;
 use super::newest::{Walk, newest_of};
 use super::options::Arranging;
+use super::victims::Candidate;
 use crate::engine::Core;
 use crate::versions::list::list;
 
@@ -188,17 +189,14 @@ impl Run<'_> {
     /// Returns the containers of which the newest versions use little, within the budget, and charges the credit.
     pub(super) fn scattered(&mut self, kind: ContainerKind, closed: &Closed) -> HashSet<ContainerId> {
         let mut usage = std::mem::take(&mut self.usage);
-        let mut scattered = Vec::new();
+        let (mut scattered, region_bytes) = (Vec::new(), self.core.stores.of(kind).region_bytes());
         self.for_each_candidate(kind, closed, &mut |candidate| {
-            let (live, all) = match kind {
-                ContainerKind::Recipe => (candidate.live_chunks, candidate.chunks),
-                ContainerKind::Data => (candidate.live_bytes, candidate.chunk_bytes),
-            };
-            let used = usage.of(kind).get(&candidate.id).copied().unwrap_or(0).min(live);
-            let is_scattered = used > 0 && used.saturating_mul(100) < all.saturating_mul(USED_PERCENT);
-            if is_scattered && !candidate.is_damaged && !self.kept.contains(&candidate.id) {
-                // Bytes moved for a thousand that a restore reads no more.
-                scattered.push((live.saturating_mul(1000) / (all - used), candidate.id, candidate.live_bytes));
+            let used = usage.of(kind).get(&candidate.id).copied().unwrap_or(0);
+            if let Some(cost) = cost_of(kind, &candidate, used, region_bytes)
+                && !candidate.is_damaged
+                && !self.kept.contains(&candidate.id)
+            {
+                scattered.push((cost, candidate.id, candidate.live_bytes));
             }
         });
         scattered.sort_unstable();
@@ -245,6 +243,28 @@ fn read_credit(core: &Core) -> Credit {
     })
 }
 
+/// Returns the bytes to be moved out of a container for a thousand that restores of the newest versions read no more; `None` if that is not
+/// worthwhile. `used` is what they use of it: bytes of chunks, or a number of nodes.
+///
+/// A restore reads a region for each chunk, at most all of them. So a container of older content that lends one chunk stays.
+fn cost_of(kind: ContainerKind, candidate: &Candidate, used: u64, region_bytes: u32) -> Option<u64> {
+    let (chunks, bytes) = (u128::from(candidate.chunks.max(1)), u128::from(candidate.chunk_bytes.max(1)));
+    let (used, live, all, units_per_chunk, units_per_region) = match kind {
+        ContainerKind::Data => {
+            (used.min(candidate.live_bytes), candidate.live_bytes, bytes, bytes / chunks, u128::from(region_bytes))
+        }
+        ContainerKind::Recipe => {
+            let nodes_per_region = u128::from(region_bytes) * chunks / bytes;
+            (used.min(candidate.live_chunks), candidate.live_chunks, chunks, 1, nodes_per_region)
+        }
+    };
+    let used = u128::from(used);
+    let read = all.min(used.div_ceil(units_per_chunk.max(1)) * units_per_region.max(1));
+    let spared = read.saturating_sub(used);
+    let is_scattered = spared * 100 > all * u128::from(100 - USED_PERCENT);
+    is_scattered.then(|| u64::try_from(u128::from(live) * 1000 / spared).unwrap_or(u64::MAX))
+}
+
 /// Whether there are versions for which no run has arranged content yet.
 ///
 /// # Errors
@@ -258,4 +278,49 @@ pub(crate) fn has_new_versions(core: &Core) -> Result<bool> {
 fn add<K: Eq + std::hash::Hash>(amounts: &mut HashMap<K, u64>, to: K, amount: u64) {
     let sum = amounts.entry(to).or_default();
     *sum = sum.saturating_add(amount);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REGION_BYTES: u32 = 256 << 10;
+
+    /// A container of 4 MiB in chunks of 32 KiB, of which so many percent live and are used.
+    fn cost(kind: ContainerKind, live_percent: u64, used_percent: u64) -> Option<u64> {
+        let (chunks, chunk_bytes) = (100, 100 * 40_000);
+        let candidate = Candidate {
+            id: ContainerId::NONE,
+            chunk_bytes,
+            chunks,
+            live_bytes: chunk_bytes / 100 * live_percent,
+            live_chunks: chunks / 100 * live_percent,
+            used_bytes: chunk_bytes,
+            is_damaged: false,
+        };
+        let used = if kind == ContainerKind::Data { chunk_bytes / 100 } else { chunks / 100 } * used_percent;
+        cost_of(kind, &candidate, used, REGION_BYTES)
+    }
+
+    #[test]
+    fn containers_come_first_where_a_moved_byte_spares_the_most_reading() {
+        for kind in [ContainerKind::Data, ContainerKind::Recipe] {
+            let cost = |live, used| cost(kind, live, used);
+            assert_eq!((cost(100, 100), cost(100, 85), cost(90, 90)), (None, None, None), "used well");
+            assert_eq!(cost(50, 50), Some(1000));
+            assert_eq!(cost(84, 84), Some(5250));
+            assert_eq!(cost(100, 60), Some(2500));
+            assert!(cost(60, 60) < cost(100, 60), "garbage is left behind");
+            assert_eq!((cost(100, 0), cost(0, 0)), (None, None), "not used");
+        }
+    }
+
+    #[test]
+    fn regression_a_container_that_lends_one_chunk_is_not_moved_as_a_whole() {
+        assert_eq!(cost(ContainerKind::Data, 100, 1), None);
+        assert!(
+            cost(ContainerKind::Data, 100, 4).is_some_and(|cost| cost > 4000),
+            "four regions are read for four chunks"
+        );
+    }
 }
