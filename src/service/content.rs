@@ -85,7 +85,7 @@ impl Service {
             Ok(())
         });
         if is_at_end && is_frozen(ino) {
-            self.pass(ino);
+            self.read_across(ino);
         }
         // The read may have loaded the content.
         self.relieve_memory_unless_busy();

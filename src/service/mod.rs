@@ -10,13 +10,14 @@
 //! - [`freezing`]: a version takes the name of a live directory;
 //! - [`frozen`]: versions, which never change;
 //! - [`hidden`]: trees that the kernel does not see until they are whole;
-//! - [`passing`]: clients that read the files of a version one after another are kept ahead;
+//! - [`across`]: reading ahead across the files of a version;
 //! - [`protection`]: flags that protect inodes from changes;
 //! - [`access_times`]: updates of access times by reads.
 //!
 //! An inode without a name stays as an orphan while the kernel knows it or has it open.
 
 mod access_times;
+mod across;
 mod attributes;
 mod clone;
 mod content;
@@ -29,7 +30,7 @@ mod lookups;
 mod memory;
 mod names;
 mod open_files;
-mod passing;
+
 mod protection;
 mod recency;
 mod space;
@@ -75,7 +76,7 @@ pub struct Service {
     frozen: frozen::FoundCache,
     forgetting: forgetting::Forgetting,
     freezing: freezing::Freezing,
-    passing: passing::Passing,
+    readers: across::Readers,
 }
 
 /// Returns the system time in seconds and nanoseconds.
@@ -99,7 +100,7 @@ impl Service {
             frozen: frozen::cache(),
             forgetting: forgetting::Forgetting::default(),
             freezing: freezing::Freezing::default(),
-            passing: passing::Passing::default(),
+            readers: across::Readers::default(),
         })
     }
 

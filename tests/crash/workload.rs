@@ -186,8 +186,11 @@ impl Workload {
             32..=36 => self.fsync_one(),
             37..=39 => self.sync(),
             40..=42 => {
-                let threshold_percent = [0, 50, 100][self.random.below(3) as usize];
-                self.pool().reclaim(&ReclaimOptions::below(threshold_percent), &NoProgress).expect("reclaims");
+                // As a mount arranges by itself, and as commands reclaim.
+                let alone = ReclaimOptions { share_percent: 100, ..ReclaimOptions::arranging() };
+                let below = ReclaimOptions::below;
+                let options = [alone, below(0), below(50), below(100)][self.random.below(4) as usize];
+                self.pool().reclaim(&options, &NoProgress).expect("reclaims");
                 // Reclaiming commits everything published.
                 self.durable();
             }

@@ -179,9 +179,9 @@ impl ContainerStore {
         self.shared.options.kind
     }
 
-    /// Uncompressed bytes of a region, which is read as a whole.
+    /// Uncompressed bytes of a full region. A reader reads a region as a whole.
     #[must_use]
-    pub fn region_bytes(&self) -> u32 {
+    pub fn region_raw_bytes(&self) -> u32 {
         self.shared.options.region_raw_bytes
     }
 

@@ -63,7 +63,7 @@ impl ReadAhead {
             self.asked_until = self.next;
             self.asked.stretches.clear();
         }
-        if self.run_bytes < SEQUENTIAL_AFTER_BYTES && offset != 0 {
+        if self.run_bytes < SEQUENTIAL_AFTER_BYTES.min(size_bytes) && offset != 0 {
             return Next::Nothing;
         }
         if self.next >= size_bytes {
@@ -81,14 +81,14 @@ impl ReadAhead {
 }
 
 impl FileContext {
-    /// Requests the beginnings of files that are about to be read one after another, as far as there is room beside `regions_ahead`, which
-    /// were requested for the same reader: at most as much of each as a reader is kept ahead. A small file is read as a whole
-    /// before reading ahead within it can help. Reads recipe nodes on the calling thread.
+    /// Requests the beginnings of files that a reader is about to read one after another: of each file at most as much as a reader is kept
+    /// ahead. The reader has `regions_ahead` requested regions ahead of it, which take their part of the room. A small file is read as a
+    /// whole before reading ahead within it can help. Reads recipe nodes on the calling thread.
     ///
-    /// Returns the number of files that were requested, and their regions.
+    /// Returns how many of the roots were requested to the end (empty ones count), and how many regions.
     pub fn ask_for_beginnings(&self, regions_ahead: usize, roots: impl IntoIterator<Item = Root>) -> (u64, usize) {
         let Some(mut asking) = self.chunks.store().ask_ahead(regions_ahead) else { return (0, 0) };
-        let mut files = 0;
+        let mut requested_roots = 0;
         let (mut has_room, ahead_bytes) = (true, self.chunks.store().ahead_bytes());
         for root in roots {
             let ask = &mut |offset, child: &Child| {
@@ -100,11 +100,11 @@ impl FileContext {
             if !has_room {
                 break;
             }
-            files += 1;
+            requested_roots += 1;
         }
         let regions = asking.regions();
         self.chunks.start(asking);
-        (files, regions)
+        (requested_roots, regions)
     }
 }
 
@@ -145,7 +145,8 @@ impl FileBody {
         ahead.asked_until = if visited.is_ok() { until } else { to };
     }
 
-    /// Requests the chunks behind the last one in its container: a restore of many files reads those next.
+    /// Requests the chunks behind the last one in its container: a restore of many live files reads those next. Of a version, the next files
+    /// are known.
     pub fn read_on(&self) {
         let (mut last, size_bytes) = (None, self.pieces.len_bytes());
         let _hint_only = self.for_each_chunk(size_bytes.saturating_sub(1), size_bytes, &mut |_, child| {
@@ -195,6 +196,15 @@ mod tests {
         ahead.asked_until = 2 * MIB;
         assert_eq!(ahead.note(MIB, MIB, SIZE, AHEAD_BYTES), Next::Ask(2 * MIB..18 * MIB));
         assert_eq!(ahead.note(2 * MIB, MIB, SIZE, AHEAD_BYTES), Next::Ask(3 * MIB..19 * MIB), "not what is behind");
+    }
+
+    #[test]
+    fn regression_the_end_of_a_small_file_is_seen_that_is_read_in_two_requests() {
+        let (mut ahead, step) = (ReadAhead::default(), 128 << 10);
+        assert_eq!(ahead.note(0, step, 200 << 10, AHEAD_BYTES), Next::Ask(step..200 << 10));
+        assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), Next::End);
+        let mut ahead = ReadAhead::default();
+        assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), Next::Nothing, "only the end");
     }
 
     #[test]

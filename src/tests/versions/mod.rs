@@ -1,5 +1,6 @@
 //! Versions of whole pools: what is seen of them, what they keep, what their removal gives back, and what damage costs.
 
+mod across;
 mod again;
 mod arranging;
 mod busy;
@@ -12,7 +13,6 @@ mod incremental;
 mod life;
 mod neighbour;
 mod order;
-mod passing;
 mod put;
 mod rebuild;
 mod resumed;

@@ -8,9 +8,9 @@
 //! 1. The trees of the newest versions are walked; no chunk is read. For each container the bytes that they use are
 //!    summed up, by the hints of recipes, else by the index. A chunk that occurs often counts often: a wrong sum costs
 //!    order, never a byte.
-//! 2. Containers of which they use something, and less than [`USED_PERCENT`] of all bytes, are victims: a restore reads the others along,
-//!    garbage, too. First come those where a moved byte spares the most reading ([`cost_of`]), as far as the [`Credit`] goes. All that
-//!    lives there is charged.
+//! 2. Victims are containers in which a restore would read more than 15% (100 - [`USED_PERCENT`]) of the bytes without using them: garbage,
+//!    or content of older versions. Those come first where a moved byte spares the most reading ([`moved_per_1000_spared`]), as far as the
+//!    [`Credit`] goes. All live bytes of a victim are charged.
 //! 3. The victims' batches have two streams ([`super::batch`]): *active* for what the newest versions use, in their order,
 //!    and *archive* for the rest, ordered by the last version that uses it. So a removed version frees whole containers.
 //!
@@ -35,7 +35,7 @@ use super::victims::Candidate;
 use crate::engine::Core;
 use crate::versions::list::list;
 
-/// A container stays if the newest versions use at least this share of its content, in percent.
+/// A container stays if a restore would read at most the rest of it in vain, in percent.
 const USED_PERCENT: u64 = 85;
 /// Bytes that may be moved for each byte that was stored for new versions.
 const MOVED_PER_NEW: u64 = 3;
@@ -186,13 +186,13 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the containers of which the newest versions use little, within the budget, and charges the credit.
+    /// Returns the containers in which restores of the newest versions read much in vain, within the budget, and charges the credit.
     pub(super) fn scattered(&mut self, kind: ContainerKind, closed: &Closed) -> HashSet<ContainerId> {
         let mut usage = std::mem::take(&mut self.usage);
-        let (mut scattered, region_bytes) = (Vec::new(), self.core.stores.of(kind).region_bytes());
+        let (mut scattered, region_bytes) = (Vec::new(), self.core.stores.of(kind).region_raw_bytes());
         self.for_each_candidate(kind, closed, &mut |candidate| {
             let used = usage.of(kind).get(&candidate.id).copied().unwrap_or(0);
-            if let Some(cost) = cost_of(kind, &candidate, used, region_bytes)
+            if let Some(cost) = moved_per_1000_spared(kind, &candidate, used, region_bytes)
                 && !candidate.is_damaged
                 && !self.kept.contains(&candidate.id)
             {
@@ -243,11 +243,12 @@ fn read_credit(core: &Core) -> Credit {
     })
 }
 
-/// Returns the bytes to be moved out of a container for a thousand that restores of the newest versions read no more; `None` if that is not
-/// worthwhile. `used` is what they use of it: bytes of chunks, or a number of nodes.
+/// Returns how many bytes (of recipe containers: nodes) must be moved for each thousand that a restore of the newest versions then need not
+/// read; `None` if it would read too little in vain. `used` is the bytes of chunks, or the number of nodes, that these versions use.
 ///
-/// A restore reads a region for each chunk, at most all of them. So a container of older content that lends one chunk stays.
-fn cost_of(kind: ContainerKind, candidate: &Candidate, used: u64, region_bytes: u32) -> Option<u64> {
+/// The estimate takes one region for each used chunk, and the whole container at most. So a container of older content that lends one or two
+/// chunks stays.
+fn moved_per_1000_spared(kind: ContainerKind, candidate: &Candidate, used: u64, region_bytes: u32) -> Option<u64> {
     let (chunks, bytes) = (u128::from(candidate.chunks.max(1)), u128::from(candidate.chunk_bytes.max(1)));
     let (used, live, all, units_per_chunk, units_per_region) = match kind {
         ContainerKind::Data => {
@@ -286,7 +287,7 @@ mod tests {
 
     const REGION_BYTES: u32 = 256 << 10;
 
-    /// A container of 4 MiB in chunks of 32 KiB, of which so many percent live and are used.
+    /// A container of 100 chunks of 40,000 bytes. So many percent of them are live, and so many are used.
     fn cost(kind: ContainerKind, live_percent: u64, used_percent: u64) -> Option<u64> {
         let (chunks, chunk_bytes) = (100, 100 * 40_000);
         let candidate = Candidate {
@@ -299,7 +300,7 @@ mod tests {
             is_damaged: false,
         };
         let used = if kind == ContainerKind::Data { chunk_bytes / 100 } else { chunks / 100 } * used_percent;
-        cost_of(kind, &candidate, used, REGION_BYTES)
+        moved_per_1000_spared(kind, &candidate, used, REGION_BYTES)
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!    nodes it shares with others cost nothing here.
 //! 2. **Plan** ([`victims`]): the index knows the live bytes of each container (the garbage map). The emptiest
 //!    containers are chosen until no more garbage is left than may stay. `--dry-run` shows the plan ([`plan`]).
-//!    Besides these, containers are chosen of which the newest versions use little ([`arrange`]).
+//!    Besides these, containers are chosen in which restores of the newest versions read much in vain ([`arrange`]).
 //! 3. **Containers** ([`containers`], [`batch`]): victims are claimed. When all writers that might have seen them have
 //!    moved on, their live chunks are copied forward in the order in which the newest recipes use them ([`order`]), and
 //!    their dead chunks are removed from the index. Recipe nodes get present hints when they move ([`hints`]).

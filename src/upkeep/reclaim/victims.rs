@@ -1,6 +1,7 @@
 //! Choosing the victims from the garbage map alone: no container is read, and no index is scanned.
 //!
-//! 1. All closed containers are counted into classes by their live share, a thousandth each.
+//! 1. All closed containers are counted into classes by their live share, a thousandth each. Those that are taken in any case (wholly dead,
+//!    damaged, chosen for order or for stale hints) are summed up apart. Their garbage counts as freed, so fewer others are emptied.
 //! 2. Classes are taken, the emptiest first, until no more garbage is left than may stay, or the threshold is reached.
 //!    So each freed byte costs the fewest moved bytes. From the last class only as many containers are taken as needed.
 //! 3. The victims are visited in the order of their ids, a window at a time. That is the order of their chunks' cells
@@ -100,7 +101,7 @@ impl Sum {
 #[derive(Clone, Debug)]
 pub struct Classes {
     classes: Vec<Sum>,
-    /// Containers taken in any case: wholly dead, damaged, or chosen already.
+    /// Containers taken in any case: wholly dead, damaged, or chosen for order or for stale hints.
     always: Sum,
 }
 
@@ -187,7 +188,7 @@ impl Choice {
         candidate.live_bytes == 0 || candidate.is_damaged || candidate.class() <= self.class
     }
 
-    /// Whether a container is to be emptied. Call it once for each container, in the order of the visit.
+    /// Whether a container is to be emptied. Call it once for each container of the classes, in the order of the visit.
     pub fn takes(&mut self, candidate: &Candidate) -> bool {
         if candidate.live_bytes == 0 || candidate.is_damaged {
             return true;

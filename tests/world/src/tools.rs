@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::reclaim::{Arranging, ReclaimOptions};
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{EngineError, NoProgress, Pool};
 use dedupfs_sync::thread::{self, JoinHandle};
@@ -101,6 +101,10 @@ impl Tool {
             options.max_io_bytes = if dice.one_in(4) { dice.of_bits(18) } else { 0 };
             options.is_background = dice.one_in(4);
             options.dry_run = dice.one_in(6);
+            if options.is_background && options.max_io_bytes == 0 {
+                // As a mount arranges by itself.
+                (options.threshold_percent, options.arranging) = (0, Arranging::Alone);
+            }
         }
         options.dry_run |= self.life.is_read_only;
         options

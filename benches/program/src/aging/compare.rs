@@ -56,7 +56,8 @@ impl Place<'_> {
 }
 
 impl Measurement<'_> {
-    /// Prints the restores of each version kept, and the content beside a new pool's. The aged pool is unmounted before and behind.
+    /// Prints the restores of each version kept, and the content beside a new pool's. The aged pool is not
+    /// mounted before this call, nor after it.
     pub(super) fn compare(&mut self, kept: &[u64]) -> Outcome {
         self.compare_content(kept)?;
         self.compare_restores(kept, None)?;
@@ -74,19 +75,24 @@ impl Measurement<'_> {
             dedupfs("put").arg(self.source(*number)?).arg(self.alone.at(&name_of(*number))).quiet().run()?;
         }
         self.alone.unmount()?;
-        let of = |pool: &Pool| -> Outcome<[u64; 2]> {
+        let chunk_and_disk_bytes = |pool: &Pool| -> Outcome<[u64; 2]> {
             let stats = pool.stats()?;
             Ok([stats.number("unique_chunk_bytes")?, stats.number("physical_bytes")?])
         };
-        let ([live, physical], [expected, least]) = (of(&self.bench.pool)?, of(&self.alone)?);
+        let [pool_chunk_bytes, pool_disk_bytes] = chunk_and_disk_bytes(&self.bench.pool)?;
+        let [new_chunk_bytes, new_disk_bytes] = chunk_and_disk_bytes(&self.alone)?;
         println!(
-            "\nChunks of the versions kept: {live} bytes; of a new pool with the same versions: {expected}. On disk {} and {}, {} of it.",
-            table::human(physical),
-            table::human(least),
-            table::number(physical as f64 / least as f64, 3)
+            "\nChunks of the versions kept: {pool_chunk_bytes} bytes; of a new pool with the same versions: {new_chunk_bytes}. On disk {} and {}, {} of it.",
+            table::human(pool_disk_bytes),
+            table::human(new_disk_bytes),
+            table::number(pool_disk_bytes as f64 / new_disk_bytes as f64, 3)
         );
         files::remove(&self.alone.path)?;
-        if live == expected { Ok(()) } else { fail("the aged pool has not the content of its versions") }
+        if pool_chunk_bytes == new_chunk_bytes {
+            Ok(())
+        } else {
+            fail("the aged pool has not the content of its versions")
+        }
     }
 
     fn compare_restores(&mut self, kept: &[u64], disk_bytes: Option<u64>) -> Outcome {
@@ -95,11 +101,11 @@ impl Measurement<'_> {
             Some(bytes) => Disk::new(ram, bytes).map(Place::Disk),
             None => Ok(Place::Directory(&work)),
         };
-        let mut columns = self.of_pool(kept, place(&self.bench.ram)?)?;
-        columns.push(self.of_copies(kept, &place)?);
+        let mut columns = self.restores_from_pool(kept, place(&self.bench.ram)?)?;
+        columns.push(self.restores_from_copies(kept, &place)?);
         for name in &self.args.tools {
             match rivals_tools::is_installed(name) {
-                true => columns.push(self.of_rival(name, kept, place(&self.bench.ram)?)?),
+                true => columns.push(self.restores_by_rival(name, kept, place(&self.bench.ram)?)?),
                 false => eprintln!("NOT RUN: {name}, which is not installed"),
             }
         }
@@ -120,7 +126,7 @@ impl Measurement<'_> {
     }
 
     /// Restores from the aged pool; on a disk from a copy of all its files.
-    fn of_pool(&self, kept: &[u64], place: Place<'_>) -> Outcome<Vec<Column>> {
+    fn restores_from_pool(&self, kept: &[u64], place: Place<'_>) -> Outcome<Vec<Column>> {
         let path = match &place {
             Place::Directory(_) => self.bench.pool.path.clone(),
             Place::Disk(disk) => disk.root.join("pool"),
@@ -153,7 +159,7 @@ impl Measurement<'_> {
     }
 
     /// Restores from a copy of one version at a time on a fresh filesystem.
-    fn of_copies<'a>(&self, kept: &[u64], place: &dyn Fn(&Path) -> Outcome<Place<'a>>) -> Outcome<Column> {
+    fn restores_from_copies<'a>(&self, kept: &[u64], place: &dyn Fn(&Path) -> Outcome<Place<'a>>) -> Outcome<Column> {
         let mut restore = |number: u64| {
             let (place, source) = (place(&self.bench.ram)?, self.source(number)?);
             let copy = place.root().join("copy");
@@ -169,7 +175,7 @@ impl Measurement<'_> {
     }
 
     /// Restores by another tool, which has only the versions kept.
-    fn of_rival(&self, name: &str, kept: &[u64], place: Place<'_>) -> Outcome<Column> {
+    fn restores_by_rival(&self, name: &str, kept: &[u64], place: Place<'_>) -> Outcome<Column> {
         let mut rival = Rival::new(name, place.root(), &self.bench.work, &self.bench.ram)?;
         for number in kept {
             let (source, link) = (self.source(*number)?, self.bench.ram.join(name_of(*number)));

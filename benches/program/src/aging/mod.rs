@@ -64,10 +64,10 @@ pub struct Aging {
     /// Compare the versions kept with other ways to keep them
     #[arg(long)]
     compare: bool,
-    /// Some of restic,borg
+    /// Some of restic,borg, beside dedupfs [default: none]
     #[arg(long, requires = "compare", value_name = "LIST", value_delimiter = ',', value_parser = ["restic", "borg"])]
     tools: Vec<String>,
-    /// Length of a disk that seeks, on which they are compared, too (root)
+    /// Length of an emulated disk that seeks. The comparison is repeated on it (root)
     #[arg(long, requires = "compare", value_parser = parse_size)]
     disk: Option<u64>,
     /// File that gets every row, too: the data of benches/plots/plots.sh

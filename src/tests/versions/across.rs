@@ -19,7 +19,7 @@ fn name(number: u64) -> String {
     format!("{number:03}")
 }
 
-fn read_ahead(pool: &Pool) -> u64 {
+fn regions_read_ahead(pool: &Pool) -> u64 {
     pool.stats().expect("counts").data_containers.prefetched_regions
 }
 
@@ -39,11 +39,11 @@ fn behind_two_files_of_a_version_the_next_ones_are_read_ahead() {
     let read = |number: u64| assert!(read(&pool, find(&pool, &format!("v/{}", name(number)))) == content(number));
     read(40);
     read(3);
-    assert_eq!(read_ahead(&pool), 0, "files here and there");
+    assert_eq!(regions_read_ahead(&pool), 0, "files here and there");
     read(4);
     let began = Instant::now();
-    while read_ahead(&pool) < 4 {
-        assert!(began.elapsed() < Duration::from_secs(30), "{} regions are read ahead", read_ahead(&pool));
+    while regions_read_ahead(&pool) < 4 {
+        assert!(began.elapsed() < Duration::from_secs(30), "{} regions are read ahead", regions_read_ahead(&pool));
         std::thread::sleep(Duration::from_millis(1));
     }
     // To the end of the tree and beyond.
