@@ -84,8 +84,11 @@ impl Service {
             }
             Ok(())
         });
-        if is_at_end && is_frozen(ino) {
-            self.read_across(ino);
+        if is_at_end && is_frozen(ino) && !self.read_across(ino) {
+            self.with_readable(&open, offset, 0, &mut |body| {
+                body.read_on();
+                Ok(())
+            })?;
         }
         // The read may have loaded the content.
         self.relieve_memory_unless_busy();
@@ -102,7 +105,7 @@ impl Service {
     pub(crate) fn ask_for_beginnings(&self, inos: impl IntoIterator<Item = Ino>) {
         let inodes = inos.into_iter().filter_map(|ino| self.inode(ino).ok().flatten());
         let roots: Vec<Root> = inodes.map(|inode| inode.root).collect();
-        self.core.files.ask_for_beginnings(0, roots);
+        self.core.files.ask_for_beginnings(roots, 0, u64::MAX);
     }
 
     /// Calls `visit(offset, chunk)` for the chunks and runs of zeros of a file of a version, in order, until it returns `false`.

@@ -76,7 +76,7 @@ pub struct Service {
     frozen: frozen::FoundCache,
     forgetting: forgetting::Forgetting,
     freezing: freezing::Freezing,
-    readers: across::Readers,
+    readers: Arc<across::Readers>,
 }
 
 /// Returns the system time in seconds and nanoseconds.
@@ -100,7 +100,7 @@ impl Service {
             frozen: frozen::cache(),
             forgetting: forgetting::Forgetting::default(),
             freezing: freezing::Freezing::default(),
-            readers: across::Readers::default(),
+            readers: Arc::default(),
         })
     }
 

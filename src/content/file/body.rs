@@ -27,7 +27,9 @@ pub struct FileContext {
 }
 
 impl FileContext {
-    pub(crate) fn dedup(&self) -> &Arc<Deduplicator> {
+    /// Where content is stored once.
+    #[must_use]
+    pub fn dedup(&self) -> &Arc<Deduplicator> {
         &self.ingest.dedup
     }
 

@@ -81,19 +81,24 @@ impl ReadAhead {
 }
 
 impl FileContext {
-    /// Requests the beginnings of files that a reader is about to read one after another: of each file at most as much as a reader is kept
-    /// ahead. The reader has `regions_ahead` requested regions ahead of it, which take their part of the room. A small file is read as a
-    /// whole before reading ahead within it can help. Reads recipe nodes on the calling thread.
+    /// Requests the beginnings of files that a reader is about to read one after another: of each file at most so many bytes, and at most as
+    /// much as a reader is kept ahead. The requested regions that readers have ahead of them take their part of the room. A small file is read
+    /// as a whole before reading ahead within it can help. Reads recipe nodes on the calling thread.
     ///
     /// Returns how many of the roots were requested to the end (empty ones count), and how many regions.
-    pub fn ask_for_beginnings(&self, regions_ahead: usize, roots: impl IntoIterator<Item = Root>) -> (u64, usize) {
+    pub fn ask_for_beginnings(
+        &self,
+        roots: impl IntoIterator<Item = Root>,
+        regions_ahead: usize,
+        beginning_bytes: u64,
+    ) -> (u64, usize) {
         let Some(mut asking) = self.chunks.store().ask_ahead(regions_ahead) else { return (0, 0) };
         let mut requested_roots = 0;
-        let (mut has_room, ahead_bytes) = (true, self.chunks.store().ahead_bytes());
+        let (mut has_room, beginning_bytes) = (true, beginning_bytes.min(self.chunks.store().ahead_bytes()));
         for root in roots {
             let ask = &mut |offset, child: &Child| {
                 has_room = child.fingerprint.is_zero() || asking.add(child.hint, &child.fingerprint, child.len_bytes);
-                has_room && offset + child.len_bytes < ahead_bytes
+                has_room && offset + child.len_bytes < beginning_bytes
             };
             // Damage is reported when the file is read.
             let _unreadable = self.for_each_chunk(&root, ask);
@@ -105,6 +110,13 @@ impl FileContext {
         let regions = asking.regions();
         self.chunks.start(asking);
         (requested_roots, regions)
+    }
+}
+
+impl FileContext {
+    /// Has a worker run a job that loads ahead. Returns `false`, and drops the job, if too many wait.
+    pub fn work_ahead(&self, job: Box<dyn FnOnce() + Send>) -> bool {
+        self.chunks.store().work_ahead(job)
     }
 }
 

@@ -6,15 +6,15 @@
 //! another measure of emptiness:
 //!
 //! 1. The trees of the newest versions are walked; no chunk is read. For each container the bytes that they use are
-//!    summed up, by the hints of recipes, else by the index. A chunk that occurs often counts often: a wrong sum costs
-//!    order, never a byte.
+//!    summed up, and the runs in which they use them, by the hints of recipes, else by the index. A chunk that occurs often counts often: a
+//!    wrong sum costs order, never a byte.
 //! 2. Victims are containers in which a restore would read more than 15% (100 - [`USED_PERCENT`]) of the bytes without using them: garbage,
 //!    or content of older versions. Those come first where a moved byte spares the most reading ([`moved_per_1000_spared`]), as far as the
 //!    [`Credit`] goes. All live bytes of a victim are charged.
 //! 3. The victims' batches have two streams ([`super::batch`]): *active* for what the newest versions use, in their order,
 //!    and *archive* for the rest, ordered by the last version that uses it. So a removed version frees whole containers.
 //!
-//! Cost: one read of the recipe nodes of the newest versions. Memory: 40 bytes for each container that they use, 32 for
+//! Cost: one read of the recipe nodes of the newest versions. Memory: 48 bytes for each container that they use, 32 for
 //! each of which they use little, 20 for each victim, and 64 Ki references of each kind that are looked up together.
 
 use std::collections::{HashMap, HashSet};
@@ -57,12 +57,23 @@ pub(super) struct Usage {
     pub(super) newest: Vec<Reference>,
     /// Nodes that they have.
     pub(super) nodes: u64,
-    /// Bytes of chunks that they use in each data container.
-    data: HashMap<ContainerId, u64>,
-    /// Number of nodes that they use in each recipe container.
-    recipes: HashMap<ContainerId, u64>,
+    /// Their use of each data container, in bytes of chunks.
+    data: HashMap<ContainerId, Used>,
+    /// Their use of each recipe container, in nodes.
+    recipes: HashMap<ContainerId, Used>,
+    /// The containers of the chunk and of the node that were added last.
+    last: [ContainerId; 2],
     /// Bytes of data containers that may be moved for them.
     budget_bytes: u64,
+}
+
+/// The use that the newest versions make of a container.
+#[derive(Clone, Copy, Default)]
+struct Used {
+    /// Bytes of chunks, or a number of nodes.
+    amount: u64,
+    /// Runs of chunks, or of nodes, between which they use other containers.
+    runs: u64,
 }
 
 /// The credit before this run, and as it is now.
@@ -75,11 +86,18 @@ pub(super) struct Crediting {
 }
 
 impl Usage {
-    fn of(&mut self, kind: ContainerKind) -> &mut HashMap<ContainerId, u64> {
-        match kind {
-            ContainerKind::Data => &mut self.data,
-            ContainerKind::Recipe => &mut self.recipes,
-        }
+    fn of(&self, kind: ContainerKind, container: ContainerId) -> Used {
+        let used = if kind == ContainerKind::Recipe { &self.recipes } else { &self.data };
+        used.get(&container).copied().unwrap_or_default()
+    }
+
+    /// Adds a chunk or a node in the order of a restore.
+    fn add(&mut self, kind: ContainerKind, container: ContainerId, amount: u64) {
+        let Self { data, recipes, last: [of_data, of_recipes], .. } = self;
+        let (used, last) = if kind == ContainerKind::Recipe { (recipes, of_recipes) } else { (data, of_data) };
+        let used = used.entry(container).or_default();
+        used.amount = used.amount.saturating_add(amount);
+        used.runs += u64::from(std::mem::replace(last, container) != container);
     }
 }
 
@@ -112,10 +130,10 @@ impl Run<'_> {
             credit.until_ino = until_ino;
         }
         if is_new && is_known {
-            let sum = |sum: u64, bytes: &u64| sum.saturating_add(*bytes);
+            let sum = |sum: u64, used: &Used| sum.saturating_add(used.amount);
             let used_bytes = usage.data.values().fold(0, sum);
             let young = usage.data.iter().filter(|(container, _)| **container > credit.until_container);
-            let new_bytes = young.map(|(_, bytes)| bytes).fold(0, sum).saturating_sub(credit.copied_bytes);
+            let new_bytes = young.map(|(_, used)| used).fold(0, sum).saturating_sub(credit.copied_bytes);
             let credited = credit.bytes.saturating_add(new_bytes.saturating_mul(MOVED_PER_NEW));
             credit.bytes = credited.min(used_bytes / MOVED_DIVISOR);
         }
@@ -144,7 +162,7 @@ impl Run<'_> {
     fn sum_up(&self, usage: &mut Usage) -> Result<bool> {
         let newest = std::mem::take(&mut usage.newest);
         let is_stale = self.stale_hints();
-        let mut unplaced = HashMap::<ContainerKind, HashMap<Fingerprint, u64>>::new();
+        let mut unplaced = HashMap::<ContainerKind, Vec<(Fingerprint, u64)>>::new();
         let mut outcome = Ok(());
         let (began, time_max) = (Instant::now(), Duration::from_millis(self.options.max_time_ms / TIME_DIVISOR));
         let mut walk = Walk::new(self.core.dedup.nodes(), self.pace, self.memory.walked_nodes);
@@ -154,12 +172,12 @@ impl Run<'_> {
             let amount = if kind == ContainerKind::Recipe { 1 } else { child.len_bytes };
             if is_stale(reference) {
                 let unplaced = unplaced.entry(kind).or_default();
-                add(unplaced, child.fingerprint, amount);
+                unplaced.push((child.fingerprint, amount));
                 if unplaced.len() >= LOOKED_UP {
                     outcome = self.place(kind, std::mem::take(unplaced), usage);
                 }
             } else {
-                add(usage.of(kind), child.hint, amount);
+                usage.add(kind, child.hint, amount);
             }
             let is_late = !time_max.is_zero() && usage.nodes.is_multiple_of(64) && began.elapsed() > time_max;
             if outcome.is_err() || is_late { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -178,20 +196,23 @@ impl Run<'_> {
     }
 
     /// Adds amounts to the containers in which the index places them.
-    fn place(&self, kind: ContainerKind, amounts: HashMap<Fingerprint, u64>, usage: &mut Usage) -> Result<()> {
-        let fingerprints: Vec<Fingerprint> = amounts.keys().copied().collect();
+    fn place(&self, kind: ContainerKind, amounts: Vec<(Fingerprint, u64)>, usage: &mut Usage) -> Result<()> {
+        let (fingerprints, amounts): (Vec<_>, Vec<_>) = amounts.into_iter().unzip();
+        let mut amounts = fingerprints.iter().zip(amounts);
         for (fingerprint, container) in self.containers_of(kind, &fingerprints)? {
-            add(usage.of(kind), container, amounts.get(&fingerprint).copied().unwrap_or(0));
+            // Those that the index does not know are left out.
+            let amount = amounts.find(|(own, _)| **own == fingerprint).map_or(0, |(_, amount)| amount);
+            usage.add(kind, container, amount);
         }
         Ok(())
     }
 
     /// Returns the containers in which restores of the newest versions read much in vain, within the budget, and charges the credit.
     pub(super) fn scattered(&mut self, kind: ContainerKind, closed: &Closed) -> HashSet<ContainerId> {
-        let mut usage = std::mem::take(&mut self.usage);
+        let usage = std::mem::take(&mut self.usage);
         let (mut scattered, region_bytes) = (Vec::new(), self.core.stores.of(kind).region_raw_bytes());
         self.for_each_candidate(kind, closed, &mut |candidate| {
-            let used = usage.of(kind).get(&candidate.id).copied().unwrap_or(0);
+            let used = usage.of(kind, candidate.id);
             if let Some(cost) = moved_per_1000_spared(kind, &candidate, used, region_bytes)
                 && !candidate.is_damaged
                 && !self.kept.contains(&candidate.id)
@@ -244,24 +265,20 @@ fn read_credit(core: &Core) -> Credit {
 }
 
 /// Returns how many bytes (of recipe containers: nodes) must be moved for each thousand that a restore of the newest versions then need not
-/// read; `None` if it would read too little in vain. `used` is the bytes of chunks, or the number of nodes, that these versions use.
-///
-/// The estimate takes one region for each used chunk, and the whole container at most. So a container of older content that lends one or two
-/// chunks stays.
-fn moved_per_1000_spared(kind: ContainerKind, candidate: &Candidate, used: u64, region_bytes: u32) -> Option<u64> {
-    let (chunks, bytes) = (u128::from(candidate.chunks.max(1)), u128::from(candidate.chunk_bytes.max(1)));
-    let (used, live, all, units_per_chunk, units_per_region) = match kind {
-        ContainerKind::Data => {
-            (used.min(candidate.live_bytes), candidate.live_bytes, bytes, bytes / chunks, u128::from(region_bytes))
-        }
+/// read; `None` if it would read too little in vain. The estimate takes one region more than what is used for each run, and the whole
+/// container at most. So a container of older content that lends one or two chunks stays, and one that is used in a row.
+fn moved_per_1000_spared(kind: ContainerKind, candidate: &Candidate, used: Used, region_bytes: u32) -> Option<u64> {
+    let region_bytes = u128::from(region_bytes);
+    let (live, all, region) = match kind {
+        ContainerKind::Data => (candidate.live_bytes, u128::from(candidate.chunk_bytes), region_bytes),
         ContainerKind::Recipe => {
-            let nodes_per_region = u128::from(region_bytes) * chunks / bytes;
-            (used.min(candidate.live_chunks), candidate.live_chunks, chunks, 1, nodes_per_region)
+            let (nodes, bytes) = (u128::from(candidate.chunks), u128::from(candidate.chunk_bytes));
+            (candidate.live_chunks, nodes, (region_bytes * nodes).checked_div(bytes).unwrap_or(0).max(1))
         }
     };
-    let used = u128::from(used);
-    let read = all.min(used.div_ceil(units_per_chunk.max(1)) * units_per_region.max(1));
-    let spared = read.saturating_sub(used);
+    let amount = u128::from(used.amount.min(live));
+    let read = all.min(amount + u128::from(used.runs) * region);
+    let spared = read.saturating_sub(amount);
     let is_scattered = spared * 100 > all * u128::from(100 - USED_PERCENT);
     is_scattered.then(|| u64::try_from(u128::from(live) * 1000 / spared).unwrap_or(u64::MAX))
 }
@@ -276,19 +293,14 @@ pub(crate) fn has_new_versions(core: &Core) -> Result<bool> {
     Ok(newest.is_some_and(|newest| newest > read_credit(core).until_ino))
 }
 
-fn add<K: Eq + std::hash::Hash>(amounts: &mut HashMap<K, u64>, to: K, amount: u64) {
-    let sum = amounts.entry(to).or_default();
-    *sum = sum.saturating_add(amount);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const REGION_BYTES: u32 = 256 << 10;
 
-    /// A container of 100 chunks of 40,000 bytes. So many percent of them are live, and so many are used.
-    fn cost(kind: ContainerKind, live_percent: u64, used_percent: u64) -> Option<u64> {
+    /// A container of 100 chunks of 40,000 bytes. So many percent of them are live, and so many are used, in so many runs.
+    fn cost(kind: ContainerKind, live_percent: u64, used_percent: u64, runs: u64) -> Option<u64> {
         let (chunks, chunk_bytes) = (100, 100 * 40_000);
         let candidate = Candidate {
             id: ContainerId::NONE,
@@ -299,29 +311,28 @@ mod tests {
             used_bytes: chunk_bytes,
             is_damaged: false,
         };
-        let used = if kind == ContainerKind::Data { chunk_bytes / 100 } else { chunks / 100 } * used_percent;
-        moved_per_1000_spared(kind, &candidate, used, REGION_BYTES)
+        let all = if kind == ContainerKind::Data { chunk_bytes } else { chunks };
+        moved_per_1000_spared(kind, &candidate, Used { amount: all / 100 * used_percent, runs }, REGION_BYTES)
     }
 
     #[test]
     fn containers_come_first_where_a_moved_byte_spares_the_most_reading() {
         for kind in [ContainerKind::Data, ContainerKind::Recipe] {
-            let cost = |live, used| cost(kind, live, used);
+            let cost = |live, used| cost(kind, live, used, 20);
             assert_eq!((cost(100, 100), cost(100, 85), cost(90, 90)), (None, None, None), "used well");
             assert_eq!(cost(50, 50), Some(1000));
             assert_eq!(cost(84, 84), Some(5250));
             assert_eq!(cost(100, 60), Some(2500));
             assert!(cost(60, 60) < cost(100, 60), "garbage is left behind");
-            assert_eq!((cost(100, 0), cost(0, 0)), (None, None), "not used");
         }
     }
 
     #[test]
-    fn regression_a_container_that_lends_one_chunk_is_not_moved_as_a_whole() {
-        assert_eq!(cost(ContainerKind::Data, 100, 1), None);
-        assert!(
-            cost(ContainerKind::Data, 100, 4).is_some_and(|cost| cost > 4000),
-            "four regions are read for four chunks"
-        );
+    fn regression_a_container_that_lends_one_chunk_or_a_row_of_chunks_stays() {
+        for kind in [ContainerKind::Data, ContainerKind::Recipe] {
+            let cost = |used, runs| cost(kind, 100, used, runs);
+            assert_eq!((cost(0, 0), cost(1, 1), cost(1, 2), cost(50, 1)), (None, None, None, None));
+            assert!(cost(4, 4).is_some_and(|cost| cost > 3500), "four regions are read for four chunks");
+        }
     }
 }

@@ -206,8 +206,8 @@ impl ContainerStore {
         }
     }
 
-    /// Has a worker run a job that loads ahead, or drops it if too many wait.
-    pub(crate) fn work_ahead(&self, job: Job) {
-        self.shared.workers.try_submit_before(job);
+    /// Has a worker run a job that loads ahead. Returns `false`, and drops the job, if too many wait.
+    pub(crate) fn work_ahead(&self, job: Job) -> bool {
+        self.shared.workers.try_submit_before(job)
     }
 }
