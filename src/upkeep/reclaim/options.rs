@@ -15,7 +15,7 @@ pub enum Arranging {
     Budget,
     /// As [`Budget`](Self::Budget), for a run that does nothing else: nodes of removed versions stay. The threshold is to be 0.
     Alone,
-    /// Everything that the newest versions use in containers of which they use little.
+    /// All containers in which restores of the newest versions read much in vain.
     All,
 }
 
