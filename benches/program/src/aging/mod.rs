@@ -19,7 +19,7 @@ use crate::{Outcome, command, data, fail, files, machine, print_row, say, table,
 /// Measures restores of versions in a pool that ages, with and without arranging, beside a pool with that version alone.
 ///
 /// Versions of a tree are put one after the other. Behind each, a version is removed if more than --keep are there, the oldest or a random
-/// one, and dedupfs-gc runs. Read amplification is what the engine reads of content for a restore, against the same for a pool that has
+/// one, and dedupfs-gc runs: every other time beside the next put. Read amplification is what the engine reads of content for a restore, against the same for a pool that has
 /// nothing but this version. Rates are shares of that pool's, measured right before. Each restore is cold.
 ///
 /// Bytes moved are those that dedupfs-gc copies, uncompressed, for each byte stored by puts; bytes copied for each one freed leave out those
@@ -89,6 +89,11 @@ struct Sums {
 }
 
 impl Sums {
+    fn note(&mut self, [moved, arranged]: [u64; 2]) {
+        self.moved += moved;
+        self.arranged += arranged;
+    }
+
     /// Bytes copied for each byte freed, without those that were moved for order; 0 if nothing was freed.
     fn freed_share(&self) -> f64 {
         let copied = self.moved.saturating_sub(self.arranged);
@@ -167,14 +172,33 @@ impl Measurement<'_> {
         self.bench.pool.format()?;
         self.bench.pool.mount()?;
         let (mut kept, mut sums, mut random) = (Vec::new(), Sums::default(), data::Random::new("aging"));
+        let (mut puts, mut is_beside) = ([Vec::new(), Vec::new()], false);
         for number in 1..=self.versions {
-            sums.stored += self.put(number)?;
+            let (put, reclaimed) = std::thread::scope(|scope| {
+                let reclaim = is_beside.then(|| scope.spawn(|| self.reclaim(arrange)));
+                let put = self.put(number);
+                (put, reclaim.map(|reclaim| reclaim.join().expect("does not panic")))
+            });
+            let (stored, seconds) = put?;
+            sums.stored += stored;
+            if let Some(reclaimed) = reclaimed {
+                sums.note(reclaimed?);
+            }
+            if kept.len() as u64 >= self.args.keep {
+                puts[usize::from(is_beside)].push(seconds);
+            }
             kept.push(number);
             if kept.len() as u64 > self.args.keep {
                 let at = if self.args.remove == "oldest" { 0 } else { random.below(kept.len() as u64 - 1) as usize };
                 dedupfs("forget").arg(self.bench.pool.at(&name_of(kept.remove(at)))).quiet().run()?;
             }
-            self.reclaim(arrange, &mut sums)?;
+            // Every other run is beside the next put.
+            is_beside = number % 2 == 1 && number < self.versions && !number.is_multiple_of(self.args.restore_every);
+            if !is_beside {
+                sums.note(self.reclaim(arrange)?);
+                let left = self.bench.pool.stats()?.number("data_containers.stored_bytes")?;
+                sums.freed = sums.stored.saturating_sub(left);
+            }
             say!("{arrange}: {number} of {}", self.versions);
             if number.is_multiple_of(self.args.restore_every) && number < self.versions {
                 self.restores(arrange, number, "newest", &sums)?;
@@ -195,6 +219,13 @@ impl Measurement<'_> {
             human(sums.moved),
             human(sums.arranged),
             human(sums.freed)
+        );
+        let [behind, beside] = puts.map(|seconds| median(&seconds).unwrap_or(0.0));
+        println!(
+            "\nA put takes {} s behind dedupfs-gc and {} s beside it, medians: {} of the rate.",
+            table::number(behind, 2),
+            table::number(beside, 2),
+            table::number(behind / beside, 2)
         );
         if self.args.compare {
             self.compare(&kept)?;
@@ -218,25 +249,20 @@ impl Measurement<'_> {
         Ok(source)
     }
 
-    /// Puts a version. Returns the bytes of chunks that it stored.
-    fn put(&self, number: u64) -> Outcome<u64> {
+    /// Puts a version. Returns the bytes of chunks that it stored, and the seconds.
+    fn put(&self, number: u64) -> Outcome<(u64, f64)> {
         let (source, pool) = (self.source(number)?, &self.bench.pool);
         let before = pool.stats()?.number("session.bytes_stored")?;
-        dedupfs("put").arg(&source).arg(pool.at(&name_of(number))).quiet().run()?;
-        Ok(pool.stats()?.number("session.bytes_stored")? - before)
+        let seconds = timed(|| dedupfs("put").arg(&source).arg(pool.at(&name_of(number))).quiet().run())?;
+        Ok((pool.stats()?.number("session.bytes_stored")? - before, seconds))
     }
 
-    fn reclaim(&self, arrange: &str, sums: &mut Sums) -> Outcome {
-        let pool = &self.bench.pool;
-        let before = pool.stats()?.number("data_containers.stored_bytes")?;
-        let text = command!(program("dedupfs-gc"), "--json", "--arrange", arrange, &pool.mnt).text()?;
+    /// Reclaims. Returns the bytes that were moved, and those of them that were moved for order.
+    fn reclaim(&self, arrange: &str) -> Outcome<[u64; 2]> {
+        let text = command!(program("dedupfs-gc"), "--json", "--arrange", arrange, &self.bench.pool.mnt).text()?;
         let report: Option<Value> = text.trim_end().lines().last().and_then(|line| serde_json::from_str(line).ok());
         let Some(report) = report else { return fail("dedupfs-gc --json printed no report") };
-        let of = |name: &str| report[name].as_u64().unwrap_or(0);
-        sums.moved += of("moved_bytes");
-        sums.arranged += of("arranged_bytes");
-        sums.freed += before.saturating_sub(pool.stats()?.number("data_containers.stored_bytes")?);
-        Ok(())
+        Ok(["moved_bytes", "arranged_bytes"].map(|name| report[name].as_u64().unwrap_or(0)))
     }
 
     fn restores(&mut self, arrange: &str, number: u64, of: &str, sums: &Sums) -> Outcome {
