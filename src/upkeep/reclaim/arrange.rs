@@ -14,7 +14,7 @@
 //! 3. The victims' batches have two streams ([`super::batch`]): *active* for what the newest versions use, in their order,
 //!    and *archive* for the rest, ordered by the last version that uses it. So a removed version frees whole containers.
 //!
-//! Cost: one read of the recipe nodes of the newest versions. Memory: 48 bytes for each container that they use, 32 for
+//! Cost: one read of the recipe nodes of the newest versions. Memory: 40 bytes for each container that they use, 32 for
 //! each of which they use little, 20 for each victim, and 64 Ki references of each kind that are looked up together.
 
 use std::collections::{HashMap, HashSet};
@@ -67,13 +67,13 @@ pub(super) struct Usage {
     budget_bytes: u64,
 }
 
-/// The use that the newest versions make of a container.
+/// The use that the newest versions make of a container. More than fits counts as that much.
 #[derive(Clone, Copy, Default)]
 struct Used {
     /// Bytes of chunks, or a number of nodes.
-    amount: u64,
+    amount: u32,
     /// Runs of chunks, or of nodes, between which they use other containers.
-    runs: u64,
+    runs: u32,
 }
 
 /// The credit before this run, and as it is now.
@@ -96,8 +96,8 @@ impl Usage {
         let Self { data, recipes, last: [of_data, of_recipes], .. } = self;
         let (used, last) = if kind == ContainerKind::Recipe { (recipes, of_recipes) } else { (data, of_data) };
         let used = used.entry(container).or_default();
-        used.amount = used.amount.saturating_add(amount);
-        used.runs += u64::from(std::mem::replace(last, container) != container);
+        used.amount = used.amount.saturating_add(u32::try_from(amount).unwrap_or(u32::MAX));
+        used.runs = used.runs.saturating_add(u32::from(std::mem::replace(last, container) != container));
     }
 }
 
@@ -130,7 +130,7 @@ impl Run<'_> {
             credit.until_ino = until_ino;
         }
         if is_new && is_known {
-            let sum = |sum: u64, used: &Used| sum.saturating_add(used.amount);
+            let sum = |sum: u64, used: &Used| sum.saturating_add(u64::from(used.amount));
             let used_bytes = usage.data.values().fold(0, sum);
             let young = usage.data.iter().filter(|(container, _)| **container > credit.until_container);
             let new_bytes = young.map(|(_, used)| used).fold(0, sum).saturating_sub(credit.copied_bytes);
@@ -276,7 +276,7 @@ fn moved_per_1000_spared(kind: ContainerKind, candidate: &Candidate, used: Used,
             (candidate.live_chunks, nodes, (region_bytes * nodes).checked_div(bytes).unwrap_or(0).max(1))
         }
     };
-    let amount = u128::from(used.amount.min(live));
+    let amount = u128::from(u64::from(used.amount).min(live));
     let read = all.min(amount + u128::from(used.runs) * region);
     let spared = read.saturating_sub(amount);
     let is_scattered = spared * 100 > all * u128::from(100 - USED_PERCENT);
@@ -300,7 +300,7 @@ mod tests {
     const REGION_BYTES: u32 = 256 << 10;
 
     /// A container of 100 chunks of 40,000 bytes. So many percent of them are live, and so many are used, in so many runs.
-    fn cost(kind: ContainerKind, live_percent: u64, used_percent: u64, runs: u64) -> Option<u64> {
+    fn cost(kind: ContainerKind, live_percent: u64, used_percent: u64, runs: u32) -> Option<u64> {
         let (chunks, chunk_bytes) = (100, 100 * 40_000);
         let candidate = Candidate {
             id: ContainerId::NONE,
@@ -312,7 +312,7 @@ mod tests {
             is_damaged: false,
         };
         let all = if kind == ContainerKind::Data { chunk_bytes } else { chunks };
-        moved_per_1000_spared(kind, &candidate, Used { amount: all / 100 * used_percent, runs }, REGION_BYTES)
+        moved_per_1000_spared(kind, &candidate, Used { amount: (all / 100 * used_percent) as u32, runs }, REGION_BYTES)
     }
 
     #[test]
