@@ -126,6 +126,8 @@ impl<'a> Run<'a> {
             self.report.live_bytes += live_bytes;
             self.report.garbage_left_bytes += garbage_bytes;
         }
+        // A run that ended early has not moved all that it had chosen.
+        self.report.arranged_bytes = self.report.arranged_bytes.min(self.report.moved_bytes);
     }
 
     /// Visits the containers of `closed` that still exist.

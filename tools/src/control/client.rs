@@ -1,10 +1,11 @@
 //! The tools' side of the control socket.
 
 use std::io::{self, BufReader, Read};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dedupfs::SeriesRecord;
 use dedupfs::check::{CheckOptions, CheckReport};
@@ -30,6 +31,8 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// While a client waits for an answer, it checks at this interval whether the answer is still wanted.
 const ATTENTION_INTERVAL: Duration = Duration::from_millis(100);
+/// Longest wait for the end of work that was interrupted.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// The time after which a request without an answer is reported, and the function that reports it.
 type OnSilence = (Duration, fn(&Path));
@@ -382,7 +385,7 @@ impl ControlClient {
         let mut replies = BufReader::new(Attentive { stream: &stream, progress });
         loop {
             let line = read_line(&mut replies, REPLY_BYTES_MAX).map_err(|error| match progress.is_cancelled() {
-                true => Failure::failed("interrupted"),
+                true => interrupted(&stream),
                 false => lost(error),
             })?;
             let line = line.ok_or_else(|| lost(io::ErrorKind::UnexpectedEof.into()))?;
@@ -394,10 +397,24 @@ impl ControlClient {
             }
             // Work that can be continued is asked to stop and reports how far it came. For other work the closed connection says so.
             if progress.is_cancelled() {
-                return Err(Failure::failed("interrupted"));
+                return Err(interrupted(&stream));
             }
         }
     }
+}
+
+/// Tells the daemon that its work is not wanted any more, and waits until that has ended: the daemon may be writing files.
+fn interrupted(stream: &UnixStream) -> Failure {
+    let (began, mut rest) = (Instant::now(), [0; 4096]);
+    let told = stream.shutdown(Shutdown::Write).and_then(|()| stream.set_read_timeout(Some(ATTENTION_INTERVAL)));
+    while told.is_ok() && began.elapsed() < END_PATIENCE {
+        match (&mut &*stream).read(&mut rest) {
+            Ok(0) => break,
+            Err(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => break,
+            _ => {}
+        }
+    }
+    Failure::failed("interrupted")
 }
 
 struct Attentive<'a> {

@@ -365,9 +365,10 @@ impl Receiver<'_> {
             && self.last_looked.elapsed() >= PROGRESS_INTERVAL
         {
             self.last_looked = Instant::now();
-            let mut ended = [PollFd::new(stream, PollFlags::empty())];
+            // A client that wants no more ends its half, and waits for the end of the other.
+            let mut ended = [PollFd::new(stream, PollFlags::RDHUP)];
             let has_ended = poll(&mut ended, Some(&Timespec::default())) == Ok(1);
-            if has_ended && ended.iter().any(|end| end.revents().contains(PollFlags::HUP)) {
+            if has_ended && ended.iter().any(|end| end.revents().intersects(PollFlags::HUP | PollFlags::RDHUP)) {
                 self.stream = None;
             }
         }

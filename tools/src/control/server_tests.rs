@@ -341,8 +341,8 @@ fn who_wants_no_more_ends_what_is_copied() {
     let request = GetRequest { ino: 1, name: b"name".to_vec(), patterns: Patterns::default() };
     let failure = client.get(request, directory.as_fd(), &Impatient::default()).unwrap_err();
     assert_eq!(failure.message, "interrupted");
+    assert_eq!(target.gets_cancelled.load(Ordering::Relaxed), 1, "the client waits until nothing more is copied");
     assert!(server.finish(Duration::from_secs(10)));
-    assert_eq!(target.gets_cancelled.load(Ordering::Relaxed), 1);
 }
 
 /// Found by an attack: a put whose client was stopped lost its answer, and the client then removed the copy.
