@@ -178,8 +178,8 @@ pub(crate) struct MountArgs {
     /// (root only; auto: on virtual machines of at most eight cores). data_limit=SIZE, meta_limit=SIZE: space that the pool may take on the
     /// disk of its content, and on that of names and index, such as 500G. gc, gc=idle: reclaim space in the background, always or only while
     /// nobody reads or writes; gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT as in dedupfs-gc; gc_window=22-6: hours of the day
-    /// (local time); gc_interval=SECONDS between two checks [60]; arrange=idle|on|off: put content of new versions together, while clients
-    /// are idle [idle]. memory=SIZE, filters=LIST (`:` between filters) and log_file=FILE override the options above
+    /// (local time); gc_interval=SECONDS between two checks [60]; arrange=idle|on|off: put content of new versions together, only while
+    /// nobody reads or writes, always, or never [idle]. memory=SIZE, filters=LIST (`:` between filters) and log_file=FILE override the options above
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// Print the result as JSON
