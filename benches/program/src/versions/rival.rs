@@ -113,9 +113,9 @@ impl<'a> Rival<'a> {
         self.run("reclaim", "")
     }
 
-    /// Removes the repository and the cache.
+    /// Removes the repository, the cache and the mountpoint.
     pub fn remove(self) -> Outcome {
-        [&self.tool.repository, &self.tool.cache].into_iter().try_for_each(|path| files::remove(path))
+        [&self.tool.repository, &self.tool.cache, &self.tool.mnt].into_iter().try_for_each(|path| files::remove(path))
     }
 
     fn run(&self, step: &str, source: &str) -> Outcome {
