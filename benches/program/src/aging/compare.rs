@@ -154,6 +154,7 @@ impl Measurement<'_> {
             columns.push(self.column(head.to_owned(), kept, &mut restore)?);
         }
         pool.unmount()?;
+        files::remove(&pool.mnt)?;
         place.end()?;
         Ok(columns)
     }
