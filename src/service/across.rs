@@ -121,19 +121,21 @@ impl Readers {
     fn note(&self, ino: Ino, goes_on: bool) -> (bool, Option<Next>) {
         let mut known = self.0.lock();
         let overtaken = ino + 1..=ino + SKIPPED_PLACES_MAX;
+        let number = known.next_number;
         let Some(mut reader) = known.take(ino) else {
             // Clients with several threads end files a little out of order.
             if known.readers.iter().any(|reader| reader.places_ahead() > 0 && overtaken.contains(&reader.last)) {
                 return (true, None);
             }
-            let number = known.next_number;
             known.next_number += 1;
             known.put(Reader::new(number, ino));
             return (false, None);
         };
         if reader.last == ino || !goes_on {
             let is_again = reader.last == ino;
-            known.put(if is_again { reader } else { Reader::new(reader.number, ino) });
+            // A new number: the outcome of an earlier request is none of this one's.
+            known.next_number += u64::from(!is_again);
+            known.put(if is_again { reader } else { Reader::new(number, ino) });
             return (is_again, None);
         }
         (reader.last, reader.last_at) = (ino, Instant::now());

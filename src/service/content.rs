@@ -85,10 +85,11 @@ impl Service {
             Ok(())
         });
         if is_at_end && is_frozen(ino) && !self.read_across(ino) {
-            self.with_readable(&open, offset, 0, &mut |body| {
+            // The read itself has its outcome.
+            let _unread = self.with_readable(&open, offset, 0, &mut |body| {
                 body.read_on();
                 Ok(())
-            })?;
+            });
         }
         // The read may have loaded the content.
         self.relieve_memory_unless_busy();

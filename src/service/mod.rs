@@ -30,7 +30,6 @@ mod lookups;
 mod memory;
 mod names;
 mod open_files;
-
 mod protection;
 mod recency;
 mod space;

@@ -111,9 +111,7 @@ impl FileContext {
         self.chunks.start(asking);
         (requested_roots, regions)
     }
-}
 
-impl FileContext {
     /// Has a worker run a job that loads ahead. Returns `false`, and drops the job, if too many wait.
     pub fn work_ahead(&self, job: Box<dyn FnOnce() + Send>) -> bool {
         self.chunks.store().work_ahead(job)
@@ -157,8 +155,8 @@ impl FileBody {
         ahead.asked_until = if visited.is_ok() { until } else { to };
     }
 
-    /// Requests the chunks behind the last one in its container: a restore of many live files reads those next. Of a version, the next files
-    /// are known.
+    /// Requests the chunks behind the last one in its container: a restore of many files reads those next. For readers whose next file is not
+    /// known.
     pub fn read_on(&self) {
         let (mut last, size_bytes) = (None, self.pieces.len_bytes());
         let _hint_only = self.for_each_chunk(size_bytes.saturating_sub(1), size_bytes, &mut |_, child| {

@@ -382,10 +382,11 @@ impl ControlClient {
         {
             tell(&self.root);
         }
+        let is_copying = descriptor.is_some();
         let mut replies = BufReader::new(Attentive { stream: &stream, progress });
         loop {
             let line = read_line(&mut replies, REPLY_BYTES_MAX).map_err(|error| match progress.is_cancelled() {
-                true => interrupted(&stream),
+                true => interrupted(&stream, is_copying),
                 false => lost(error),
             })?;
             let line = line.ok_or_else(|| lost(io::ErrorKind::UnexpectedEof.into()))?;
@@ -397,17 +398,18 @@ impl ControlClient {
             }
             // Work that can be continued is asked to stop and reports how far it came. For other work the closed connection says so.
             if progress.is_cancelled() {
-                return Err(interrupted(&stream));
+                return Err(interrupted(&stream, is_copying));
             }
         }
     }
 }
 
-/// Tells the daemon that its work is not wanted any more, and waits until that has ended: the daemon may be writing files.
-fn interrupted(stream: &UnixStream) -> Failure {
+/// Tells a daemon that copies that this is not wanted any more, and waits until it has ended: it may be writing files. For other work nobody
+/// waits.
+fn interrupted(stream: &UnixStream, is_copying: bool) -> Failure {
     let (began, mut rest) = (Instant::now(), [0; 4096]);
     let told = stream.shutdown(Shutdown::Write).and_then(|()| stream.set_read_timeout(Some(ATTENTION_INTERVAL)));
-    while told.is_ok() && began.elapsed() < END_PATIENCE {
+    while is_copying && told.is_ok() && began.elapsed() < END_PATIENCE {
         match (&mut &*stream).read(&mut rest) {
             Ok(0) => break,
             Err(error) if !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => break,

@@ -1,4 +1,4 @@
-//! Reading ahead along a container, for readers at the end of a live file, which do not know their next chunk.
+//! Reading ahead along a container, for readers at the end of a file, whose next chunk is not known.
 
 use std::collections::VecDeque;
 use std::ops::Range;

@@ -1,7 +1,8 @@
 //! Loading regions ahead of readers.
 //!
-//! 1. A reader that knows its next chunks requests them ([`asking`]). A reader at the end of a live file requests
-//!    the regions behind it ([`along`]); of a version the next files are known, and requested (`src/service/across.rs`). Regions in memory or already being loaded are left out.
+//! 1. A reader that knows its next chunks requests them ([`asking`]). At the end of a file the regions behind it are
+//!    requested ([`along`]), or the next files, if a client reads those of a version one after another (`src/service/across.rs`). Regions in
+//!    memory or already being loaded are left out.
 //! 2. If the container's table is cached, the regions are planned into [`reads`]: neighbours, and regions with a small
 //!    gap between them, share one. Each read is one job: read, decompress, cache. So several reads are decoded in
 //!    parallel.
