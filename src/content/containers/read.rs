@@ -313,6 +313,7 @@ impl Shared {
         address: SlotAddress,
         offset_bytes: u32,
         len_bytes: u32,
+        along_bytes: u32,
         use_bytes: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T> {
         let block = DIRECT_ALIGNMENT_BYTES;
@@ -327,7 +328,7 @@ impl Shared {
                 scratch.resize_zeroed(whole);
             }
             let bytes = scratch.get_mut(..whole).unwrap_or_default();
-            self.slots.read_into(address, offset_bytes - lead as u32, bytes)?;
+            self.slots.read_along(address, offset_bytes - lead as u32, bytes, along_bytes)?;
             self.count_read(whole as u64);
             use_bytes(bytes.get(lead..lead + len).unwrap_or_default())
         })
@@ -384,7 +385,7 @@ impl Shared {
     }
 
     fn load_whole(&self, record: &ContainerRecord, (toc, toc_bytes): (u32, u32)) -> Result<CachedTable> {
-        self.with_blocks(record.address, 0, record.used_bytes, |bytes| {
+        self.with_blocks(record.address, 0, record.used_bytes, 0, |bytes| {
             let table = decode_toc(&self.options.pool, record.id, part(bytes, toc, toc_bytes))?;
             for (number, region) in table.regions.iter().enumerate() {
                 let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };

@@ -50,12 +50,18 @@ impl Seeks {
         if self.matter() { long } else { short }
     }
 
+    /// Bytes behind a read that are read along, for the readers of a version: it lies in many containers, and a reader goes on in each of
+    /// them by turns. As many as a seek costs: at worst the disk works twice as long.
+    pub(super) fn along_bytes(&self) -> u32 {
+        if self.matter() { self.gap_bytes() } else { 0 }
+    }
+
     fn ahead_bytes(&self) -> u64 {
         let [near, far] = AHEAD_BYTES;
         if self.matter() { far } else { near }
     }
 
-    fn set(&self, seek: Duration) {
+    pub(super) fn set(&self, seek: Duration) {
         let gap_bytes = match seek >= SEEK_MIN {
             true => (seek.as_micros() as u64 * u64::from(BYTES_PER_MS) / 1000).min(GAP_BYTES_MAX.into()) as u32,
             false => GAP_BYTES_MIN,
@@ -113,8 +119,8 @@ mod tests {
             (8 * BYTES_PER_MS, 4 << 20, 64 << 20)
         );
         seeks.set(Duration::from_secs(3));
-        assert_eq!(seeks.gap_bytes(), GAP_BYTES_MAX);
+        assert_eq!((seeks.gap_bytes(), seeks.along_bytes()), (GAP_BYTES_MAX, GAP_BYTES_MAX));
         seeks.set(Duration::from_micros(80));
-        assert!(!seeks.matter(), "measured again");
+        assert!(!seeks.matter() && seeks.along_bytes() == 0, "measured again");
     }
 }

@@ -20,6 +20,7 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
+use std::num::NonZero;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -265,9 +266,11 @@ impl OpenFile {
     /// Reads the bytes that the kernel has in memory from the start of the range, if this thread watches for waits.
     /// Returns their number.
     fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> usize {
-        if !waiting::is_concerned() {
-            return 0;
-        }
+        if waiting::is_concerned() { self.read_now(buffer, offset) } else { 0 }
+    }
+
+    /// Reads the bytes that the kernel has in memory from the start of the range. Returns their number.
+    fn read_now(&self, buffer: &mut [u8], offset: u64) -> usize {
         // The read that may wait handles EAGAIN and every other failure.
         preadv2(&self.buffered, &mut [io::IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT).unwrap_or(0)
     }
@@ -318,6 +321,32 @@ impl DeviceFile for OpenFile {
         }
         let range = (buffer.as_ptr().addr(), buffer.len());
         self.in_parts("read", range, offset, done, |file, done| file.read_at(&mut buffer[done..], offset + done as u64))
+    }
+
+    fn read_along(&self, buffer: &mut [u8], offset: u64, along_bytes: u64) -> Result<usize> {
+        let end = range_end(&self.path, offset, buffer.len() as u64)?;
+        let mut done = self.read_now(buffer, offset);
+        if done < buffer.len() {
+            waiting::announce();
+            let from = offset + done as u64;
+            let len = NonZero::new(end.saturating_add(along_bytes) - from);
+            // Without it the next read takes longer, no more.
+            let _ignored = fadvise(&self.buffered, from, len, Advice::WillNeed);
+        }
+        while done < buffer.len() {
+            match self.buffered.read_at(&mut buffer[done..], offset + done as u64) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.error("read", error)),
+            }
+        }
+        // The caller keeps these bytes. The last block stays: the bytes behind them may begin in it.
+        let last_block = end.saturating_sub(1) - end.saturating_sub(1) % DIRECT_ALIGNMENT_BYTES as u64;
+        if let Some(len) = NonZero::new(last_block.saturating_sub(offset)) {
+            let _ignored = fadvise(&self.buffered, offset, Some(len), Advice::DontNeed);
+        }
+        Ok(done)
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {

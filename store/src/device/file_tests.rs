@@ -250,3 +250,37 @@ fn an_error_of_the_disk_ends_a_transfer() {
     };
     assert!(file.write_at(b"abc", 0).is_err());
 }
+
+#[test]
+fn bytes_that_are_read_along_are_those_of_the_file() {
+    let (_root, device) = device();
+    let file = device.open("slots", OpenMode::CreateNew).unwrap();
+    let content = aligned(1 << 20, 3);
+    file.write_at(&content, 0).unwrap();
+    let check = |offset: usize, len: usize, along_bytes: u64| {
+        let mut found = vec![0; len];
+        let count = file.read_along(&mut found, offset as u64, along_bytes).unwrap();
+        let expected = &content[offset.min(content.len())..(offset + len).min(content.len())];
+        assert!(found[..count] == *expected, "{len} at {offset}");
+    };
+    // From the medium, from memory, across the end of what was read along, and with a block that was kept.
+    for (offset, len, along_bytes) in
+        [(0, 5000, 300_000), (5000, 100_000, 300_000), (300_000, 9000, 0), (308_999, 4097, 1)]
+    {
+        check(offset, len, along_bytes);
+    }
+    // At the end, and beyond.
+    for (offset, len) in [((1 << 20) - 10, 10), ((1 << 20) - 10, 100), (1 << 20, 10), (2 << 20, 10), (0, 0)] {
+        check(offset, len, 1 << 20);
+    }
+    file.reread().unwrap();
+    // What is written meanwhile is not hidden by what was read along.
+    check(0, 4096, 1 << 19);
+    let other = aligned(1 << 18, 9);
+    file.write_at(&other, 1 << 18).unwrap();
+    let mut found = vec![0; 1 << 18];
+    assert_eq!(file.read_along(&mut found, 1 << 18, 0).unwrap(), found.len());
+    assert!(found == *other);
+    assert!(matches!(file.read_along(&mut [0; 10], u64::MAX, u64::MAX), Err(StoreError::Usage(_))));
+    assert_eq!(file.read_along(&mut [0; 10], 1 << 20, u64::MAX).unwrap(), 0);
+}

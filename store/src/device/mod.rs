@@ -159,6 +159,13 @@ pub trait DeviceFile: Debug + Send + Sync {
     /// Reads at most `buffer.len()` bytes from `offset`; fewer only at the end of the file. A buffer aligned in address, length and
     /// offset to [`DIRECT_ALIGNMENT_BYTES`] may bypass the page cache.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize>;
+    /// As [`read_at`](Self::read_at). If the bytes come from the medium, the system may read up to `along_bytes` behind them into its cache
+    /// as well, for reads of this kind. For readers of a disk that seeks which go on there: the bytes read along are cheaper than another
+    /// seek. The system gives their memory back when it is short. The default reads nothing along.
+    fn read_along(&self, buffer: &mut [u8], offset: u64, along_bytes: u64) -> Result<usize> {
+        let _nothing_to_keep_it_in = along_bytes;
+        self.read_at(buffer, offset)
+    }
     /// Writes all of `buffer` at `offset`, growing the file as needed (a gap becomes a hole). Durable only after
     /// [`sync`](Self::sync). A buffer aligned in address, length and offset to [`DIRECT_ALIGNMENT_BYTES`] may
     /// bypass the page cache.

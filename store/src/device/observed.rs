@@ -19,6 +19,7 @@ pub enum Call<'a> {
     List { path: &'a str },
     SyncDirectory { path: &'a str },
     Read { path: &'a str, offset: u64, len_bytes: usize },
+    ReadAlong { path: &'a str, offset: u64, len_bytes: usize, along_bytes: u64 },
     Write { path: &'a str, offset: u64, len_bytes: usize },
     Sync { path: &'a str },
     SetLen { path: &'a str, len_bytes: u64 },
@@ -30,7 +31,7 @@ impl Call<'_> {
     pub fn is_change(&self) -> bool {
         match self {
             Self::Open { mode, .. } => matches!(mode, OpenMode::CreateOrWrite | OpenMode::CreateNew),
-            Self::List { .. } | Self::Read { .. } => false,
+            Self::List { .. } | Self::Read { .. } | Self::ReadAlong { .. } => false,
             _ => true,
         }
     }
@@ -135,6 +136,16 @@ impl DeviceFile for ObservedFile {
         let call = Call::Read { path: &self.path, offset, len_bytes: buffer.len() };
         self.observer.around(&call, &mut || {
             len_bytes = self.inner.read_at(buffer, offset)?;
+            Ok(())
+        })?;
+        Ok(len_bytes)
+    }
+
+    fn read_along(&self, buffer: &mut [u8], offset: u64, along_bytes: u64) -> Result<usize> {
+        let mut len_bytes = 0;
+        let call = Call::ReadAlong { path: &self.path, offset, len_bytes: buffer.len(), along_bytes };
+        self.observer.around(&call, &mut || {
+            len_bytes = self.inner.read_along(buffer, offset, along_bytes)?;
             Ok(())
         })?;
         Ok(len_bytes)

@@ -10,6 +10,7 @@
 //!    stretch may do so in any order.
 //! 4. Any other request costs a seek, as the square root of the distance, and half a turn.
 //!
+//! Bytes that are read along cost with the read before them; a later read of this kind has them for nothing, once.
 //! Writes cost at once, in the order in which they come; syncs cost nothing. The same requests in the same order always
 //! cost the same. `dedupfs-bench seeking` does the same in real time, with a cache of writes. Each request takes one lock.
 
@@ -26,6 +27,8 @@ use crate::error::Result;
 pub const EXTENT_BYTES: u64 = 1 << 20;
 /// Bytes behind the arm that the disk remembers.
 pub const REMEMBERED_BYTES: u64 = 16 << 20;
+
+const BLOCK_BYTES: u64 = super::DIRECT_ALIGNMENT_BYTES as u64;
 
 /// Figures of a disk.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -112,6 +115,8 @@ struct State {
     arm: u64,
     remembered_from: u64,
     spent: Spent,
+    /// Stretches of each file that were read along, from their begin.
+    along: HashMap<String, HashMap<u64, u64>>,
 }
 
 impl SeekingDisk {
@@ -156,6 +161,20 @@ impl State {
         place
     }
 
+    /// Returns the range that must come from the disk for a read that begins at or within a stretch.
+    fn read_along(&mut self, path: &str, offset: u64, end: u64, along_bytes: u64) -> (u64, u64) {
+        let stretches = self.along.entry(path.to_owned()).or_default();
+        let known = stretches.iter().map(|(from, to)| (*from, *to)).find(|(from, to)| (*from..*to).contains(&offset));
+        let known_until = known.map_or(offset, |(from, to)| {
+            stretches.remove(&from);
+            to
+        });
+        let (from, to) = if known_until >= end { (end, end) } else { (known_until, end + along_bytes) };
+        // The last block is kept.
+        stretches.insert((end - 1) / BLOCK_BYTES * BLOCK_BYTES, to.max(known_until));
+        (from, to)
+    }
+
     fn access(&mut self, figures: &Figures, begin: u64, len_bytes: u64, is_read: bool) {
         let end = begin + len_bytes;
         let bytes = if is_read { &mut self.spent.read_bytes } else { &mut self.spent.written_bytes };
@@ -186,6 +205,11 @@ impl Observer for SeekingDisk {
         perform()?;
         match *call {
             Call::Read { path, offset, len_bytes } => self.charge(path, offset, len_bytes as u64, true),
+            Call::ReadAlong { path, offset, len_bytes, along_bytes } => {
+                let end = offset + len_bytes as u64;
+                let (from, to) = self.state.lock().read_along(path, offset, end, along_bytes);
+                self.charge(path, from, to - from, true);
+            }
             Call::Write { path, offset, len_bytes } => self.charge(path, offset, len_bytes as u64, false),
             Call::Remove { path } => drop(self.state.lock().files.remove(path)),
             Call::Rename { from, to } => {

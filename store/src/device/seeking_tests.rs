@@ -113,3 +113,27 @@ fn extents_lie_in_the_order_in_which_they_were_first_used() {
     read(&second, 0, MIB);
     assert_eq!(cost(&disk, || read(&anew, 0, MIB)).seeks, 1);
 }
+
+#[test]
+fn who_reads_along_reads_several_stretches_by_turns_with_few_seeks() {
+    let seeks = [0, MIB].map(|along_bytes| {
+        let (disk, device) = disk();
+        let file = file(&device, "a");
+        write(&file, 0, 64 * MIB);
+        let (step, steps, begins) = (100_000, 32, [0, 20, 40].map(|begin| begin * MIB));
+        let spent = cost(&disk, || {
+            for number in 0..steps {
+                for begin in begins {
+                    let mut bytes = vec![0; step];
+                    file.read_along(&mut bytes, begin + number * step as u64, along_bytes).expect("reads");
+                }
+            }
+        });
+        assert!(
+            spent.read_bytes >= 3 * steps * step as u64 && spent.read_bytes <= 3 * (steps * step as u64 + along_bytes)
+        );
+        spent.seeks
+    });
+    // Each time 1.1 MB or, with the block that was kept, a little less.
+    assert_eq!(seeks, [96, 9]);
+}

@@ -90,7 +90,7 @@ impl Shared {
     /// Reads the span of the regions at once and caches each. Leaves out regions that another thread loads or has
     /// loaded.
     fn load_ahead(&self, read: &Read) -> Result<()> {
-        let Place { container, address, ref table, .. } = *read.place;
+        let Place { container, address, used_bytes, ref table } = *read.place;
         let mut loading = Vec::with_capacity(read.regions.len());
         for number in &read.regions {
             let Some(region) = table.regions.get(*number) else { continue };
@@ -103,7 +103,9 @@ impl Shared {
         let Some((last, last_region, _, _)) = loading.last() else { return Ok(()) };
         let start = first.offset_bytes;
         let len_bytes = (last.offset_bytes - start).saturating_add(last_region.frame_bytes);
-        self.with_blocks(address, start, len_bytes, |bytes| {
+        let behind_bytes = used_bytes.saturating_sub(start.saturating_add(len_bytes));
+        let along_bytes = self.seeks.along_bytes().min(behind_bytes);
+        self.with_blocks(address, start, len_bytes, along_bytes, |bytes| {
             for (key, region, entries, guard) in loading {
                 let from = (key.offset_bytes - start) as usize;
                 let frame = bytes.get(from..from + region.frame_bytes as usize).unwrap_or_default();

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use dedupfs_store::container::{EncodedRegion, TableBuilder, TableEntry};
 use dedupfs_store::device::MemoryDevice;
+use dedupfs_store::device::seeking::{Figures, SeekingDisk};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::{Harness, ask_for, chunk, eventually, options, stream};
@@ -54,6 +56,33 @@ fn prefetching_an_open_container_loads_what_left_the_memory() {
     assert!(harness.store.stats().prefetched_regions > 3);
     harness.check_all();
     assert_eq!(harness.store.stats().region_reads, 0);
+}
+
+/// Found on a disk that seeks: an aged version lies in some fifty containers, of which its readers need a region by turns. Each cost a seek.
+#[test]
+fn regression_readers_that_go_on_in_many_containers_by_turns_cost_few_seeks() {
+    let seeks = [Duration::ZERO, Duration::from_millis(8)].map(|seek| {
+        let disk = SeekingDisk::new(Figures::default());
+        // Containers far apart, so that no gap between them is passed over.
+        let options = ContainerOptions { container_bytes: 4 << 20, ..options() };
+        let mut harness = Harness::new(Arc::new(disk.below(Arc::new(MemoryDevice::new()))), options.clone());
+        for number in 0..1500 {
+            harness.append(stream(number % 4), number).expect("appends");
+        }
+        harness.reopen(options);
+        harness.store.shared.seeks.set(seek);
+        let before = disk.spent();
+        for (container, print) in wanted(&harness) {
+            if !harness.store.cached(container, &print) {
+                ask_for(&harness.store, &[(container, print)]);
+                eventually("it is loaded", || harness.store.prefetch_is_idle());
+            }
+        }
+        let seeks = disk.spent().since(&before).seeks;
+        harness.check_all();
+        seeks
+    });
+    assert!(seeks[1] * 3 < seeks[0], "{seeks:?}");
 }
 
 /// The first chunk of each region of the container with the most regions, and that container.
