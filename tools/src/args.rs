@@ -498,11 +498,11 @@ pub(crate) struct Gc {
     #[arg(long, value_name = "SIZE", value_parser = size::parse_size)]
     pub(crate) max_io: Option<u64>,
     /// Move content of the newest versions together, so that they are restored in a row: three bytes for each new one of
-    /// versions, or all that lies scattered, or nothing. A plan leaves it out: --dry-run goes without
+    /// versions, or all that lies scattered, or nothing
     #[arg(long, value_enum, default_value_t, value_name = "HOW MUCH")]
     pub(crate) arrange: Arrange,
     /// Only show the plan, and how long it would take
-    #[arg(long, conflicts_with_all = ["arrange", "max_time", "max_io"])]
+    #[arg(long, conflicts_with_all = ["max_time", "max_io"])]
     pub(crate) dry_run: bool,
     /// Only show the state of reclaiming, or the last result
     #[arg(long, conflicts_with_all = RUN_OPTIONS)]

@@ -155,6 +155,23 @@ fn no_more_is_moved_than_three_bytes_for_each_new_one() {
 }
 
 /// The run that a mount makes by itself.
+/// A plan left it out: it told of no garbage where a run then moved three bytes for each new one.
+#[test]
+fn regression_a_plan_counts_what_is_arranged_and_changes_nothing() {
+    for arranging in [Arranging::Budget, Arranging::All, Arranging::Off] {
+        let device = formatted();
+        let pool = series(&device);
+        let options = ReclaimOptions { arranging, leave_percent: 100, ..ReclaimOptions::below(1) };
+        let [planned, again, done] = [options.planned(), options.planned(), options]
+            .map(|options| pool.reclaim(&options, &NoProgress).expect("reclaims"));
+        assert_eq!((planned.arranged_bytes, planned.moved_bytes), (again.arranged_bytes, again.moved_bytes));
+        assert_eq!(planned.arranged_bytes, done.arranged_bytes, "{arranging:?}");
+        // A run refreshes stale hints besides.
+        assert!(planned.moved_bytes <= done.moved_bytes && planned.containers_freed <= done.containers_freed);
+        assert_eq!(planned.arranged_bytes > 0, arranging != Arranging::Off, "{planned:?}");
+    }
+}
+
 #[test]
 fn a_run_alone_arranges_new_versions_and_leaves_garbage() {
     let device = formatted();

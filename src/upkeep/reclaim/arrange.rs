@@ -26,8 +26,7 @@ use dedupfs_store::recipe::Reference;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 use dedupfs_sync::clock::Instant;
 
-use super::Run;
-use super::containers::Closed;
+use super::{Candidates, Run};
 use super::credit::Credit;
 use super::newest::{Walk, newest_of};
 use super::options::Arranging;
@@ -207,12 +206,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the containers in which restores of the newest versions read much in vain, within the budget, and charges the credit.
-    pub(super) fn scattered(&mut self, kind: ContainerKind, closed: &Closed) -> HashSet<ContainerId> {
-        let usage = std::mem::take(&mut self.usage);
+    /// Returns those of the candidates in which restores of the newest versions read much in vain, within the budget, and charges the
+    /// credit.
+    pub(super) fn scattered(&mut self, kind: ContainerKind, candidates: &Candidates<'_>) -> HashSet<ContainerId> {
         let (mut scattered, region_bytes) = (Vec::new(), self.core.stores.of(kind).region_raw_bytes());
-        self.for_each_candidate(kind, closed, &mut |candidate| {
-            let used = usage.of(kind, candidate.id);
+        candidates(self, &mut |candidate| {
+            let used = self.usage.of(kind, candidate.id);
             if let Some(cost) = moved_per_1000_spared(kind, &candidate, used, region_bytes)
                 && !candidate.is_damaged
                 && !self.kept.contains(&candidate.id)
@@ -222,8 +221,8 @@ impl Run<'_> {
         });
         scattered.sort_unstable();
         let mut left_bytes = match kind {
-            ContainerKind::Recipe if usage.budget_bytes < u64::MAX => usage.budget_bytes / RECIPE_DIVISOR,
-            _ => usage.budget_bytes,
+            ContainerKind::Recipe if self.usage.budget_bytes < u64::MAX => self.usage.budget_bytes / RECIPE_DIVISOR,
+            _ => self.usage.budget_bytes,
         };
         let mut chosen = HashSet::new();
         for (_, container, live_bytes) in scattered {
@@ -237,7 +236,6 @@ impl Run<'_> {
             }
             chosen.insert(container);
         }
-        self.usage = usage;
         chosen
     }
 

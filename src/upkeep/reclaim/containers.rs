@@ -180,7 +180,7 @@ impl<'a> Run<'a> {
         if kind == ContainerKind::Data {
             self.last_container = self.last_container.max(closed.last());
         }
-        let mut besides = self.scattered(kind, &closed);
+        let mut besides = self.scattered(kind, &|run, visit| run.for_each_candidate(kind, &closed, visit));
         if kind == ContainerKind::Recipe {
             besides.extend(self.recipes_with_stale_hints()?);
         }

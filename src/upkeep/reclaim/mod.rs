@@ -215,6 +215,9 @@ pub(crate) fn reclaim(
     Ok(run.report)
 }
 
+/// Visits the containers of a kind among which a run chooses.
+type Candidates<'a> = dyn Fn(&Run<'_>, &mut dyn FnMut(Candidate)) + 'a;
+
 impl Run<'_> {
     fn execute(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;

@@ -1,4 +1,4 @@
-//! The plan of a run, computed from the garbage map and the recipes that would be freed. Changes nothing.
+//! The plan of a run, computed from the garbage map, the recipes that would be freed, and those of the newest versions. Changes nothing.
 //!
 //! The counts of chunks fall only when the nodes that name them are freed, which a plan must not do. So it counts down
 //! without doing it, and sums up the chunks that would be dead in each container.
@@ -39,6 +39,7 @@ impl Run<'_> {
             *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
         })?;
         self.report.nodes_freed = count_down.nodes().count() as u64;
+        self.usage = self.usage_of_newest()?;
         let mut io_bytes = 0;
         for (kind, gone) in [(ContainerKind::Data, gone_chunks), (ContainerKind::Recipe, gone_nodes)] {
             io_bytes += self.plan_kind(kind, &gone);
@@ -52,26 +53,30 @@ impl Run<'_> {
 
     /// Adds the effects of emptying containers of this kind. Returns the bytes of containers it would read and write.
     fn plan_kind(&mut self, kind: ContainerKind, gone: &Gone) -> u64 {
-        let mut classes = Classes::default();
-        let candidates = |visit: &mut dyn FnMut(Candidate)| {
+        let candidates = |run: &Run<'_>, visit: &mut dyn FnMut(Candidate)| {
             // A run seals open containers before it begins.
-            for record in self.core.stores.of(kind).containers() {
-                let mut candidate = self.candidate(kind, &record);
+            for record in run.core.stores.of(kind).containers() {
+                let mut candidate = run.candidate(kind, &record);
                 let (bytes, chunks) = gone.get(&record.id).copied().unwrap_or_default();
                 candidate.live_bytes = candidate.live_bytes.saturating_sub(bytes);
                 candidate.live_chunks = candidate.live_chunks.saturating_sub(chunks);
                 visit(candidate);
             }
         };
-        candidates(&mut |candidate| classes.add(&candidate));
+        let scattered = self.scattered(kind, &candidates);
+        let mut classes = Classes::default();
+        candidates(self, &mut |candidate| match scattered.contains(&candidate.id) {
+            true => classes.add_taken(&candidate),
+            false => classes.add(&candidate),
+        });
         let mut choice = classes.choose(self.options);
         let (live_bytes, garbage_bytes) = classes.total();
         let mut report = self.report.clone();
         report.live_bytes += live_bytes;
         report.garbage_left_bytes += garbage_bytes;
         let (index, mut io_bytes) = (self.core.indexes.of(kind), 0);
-        candidates(&mut |candidate| {
-            if !choice.takes(&candidate) {
+        candidates(self, &mut |candidate| {
+            if !scattered.contains(&candidate.id) && !choice.takes(&candidate) {
                 return;
             }
             if self.would_be_kept(kind, candidate.id) {
