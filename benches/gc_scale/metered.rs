@@ -39,7 +39,9 @@ impl Meter {
 impl Observer for Meter {
     fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let (number, bytes, len_bytes) = match call {
-            Call::Read { len_bytes, .. } => (&self.reads, &self.read_bytes, *len_bytes),
+            Call::Read { len_bytes, .. } | Call::ReadAlong { len_bytes, .. } => {
+                (&self.reads, &self.read_bytes, *len_bytes)
+            }
             Call::Write { len_bytes, .. } => (&self.writes, &self.written_bytes, *len_bytes),
             _ => return perform(),
         };

@@ -38,11 +38,11 @@ fn writes_namespace(call: &Call<'_>) -> bool {
 }
 
 fn reads_content(call: &Call<'_>) -> bool {
-    matches!(call, Call::Read { path, .. } if is_of(path, "containers/"))
+    call.read().is_some_and(|(path, ..)| is_of(path, "containers/"))
 }
 
 fn reads_recipes(call: &Call<'_>) -> bool {
-    matches!(call, Call::Read { path, .. } if is_of(path, "recipes/"))
+    call.read().is_some_and(|(path, ..)| is_of(path, "recipes/"))
 }
 
 fn reads_namespace(call: &Call<'_>) -> bool {

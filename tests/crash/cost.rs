@@ -31,7 +31,7 @@ struct Reads {
 
 impl Observer for Reads {
     fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        if let Call::Read { path, len_bytes, .. } = call {
+        if let Some((path, _, len_bytes)) = call.read() {
             let counted = match path.split('/').next() {
                 Some("containers" | "recipes") => &self.containers,
                 Some("index") => &self.index,
@@ -39,7 +39,7 @@ impl Observer for Reads {
                 _ => &self.rest,
             };
             counted.reads.fetch_add(1, Ordering::Relaxed);
-            counted.bytes.fetch_add(*len_bytes as u64, Ordering::Relaxed);
+            counted.bytes.fetch_add(len_bytes as u64, Ordering::Relaxed);
         }
         perform()
     }

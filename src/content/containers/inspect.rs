@@ -13,6 +13,7 @@ use std::collections::HashSet;
 
 use dedupfs_base::EngineError;
 use dedupfs_store::container::{RegionPlace, Table, TableEntry, decode_region, decode_toc, scan_table};
+use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
 use super::ContainerStore;
@@ -52,10 +53,11 @@ pub struct Inspection {
 }
 
 /// The bytes of a container, as far as the disk gives them.
-#[derive(Clone, Default, Debug)]
+#[derive(Default, Debug)]
 pub struct WholeContainer {
-    /// All bytes from its beginning to its end; unreadable pieces are zeros.
-    pub bytes: Vec<u8>,
+    /// All bytes from its beginning to its end; unreadable pieces are zeros. Aligned, so that they come from the medium: the page cache
+    /// may have sound bytes of what rots there.
+    pub bytes: AlignedBuffer,
     /// The error of the read, if there was one.
     pub unread: Option<EngineError>,
 }
@@ -109,7 +111,7 @@ impl ContainerStore {
     /// Reads a whole container into `into` and uses its buffer again. Returns false if the container is gone.
     pub fn read_whole(&self, record: &ContainerRecord, into: &mut WholeContainer) -> bool {
         let len = record.used_bytes.min(self.shared.options.container_bytes) as usize;
-        into.bytes.resize(len, 0);
+        into.bytes.resize_zeroed(len.next_multiple_of(DIRECT_ALIGNMENT_BYTES));
         into.unread = None;
         if let Err(error) = self.shared.slots.read_into(record.address, 0, &mut into.bytes) {
             into.unread = Some(error.into());
@@ -123,6 +125,7 @@ impl ContainerStore {
                 }
             }
         }
+        into.bytes.resize_zeroed(len);
         self.is_known(record.id)
     }
 
@@ -139,7 +142,7 @@ impl Shared {
         let pool = &self.options.pool;
         let mut found = Inspection::default();
         found.damage.extend(whole.unread.iter().map(|error| format!("cannot be read: {error}")));
-        let bytes = whole.bytes.as_slice();
+        let bytes = &*whole.bytes;
         let mut read = |offset: u64, len: usize| {
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
             Ok(bytes.get(from..from.saturating_add(len)).unwrap_or_default().to_vec())

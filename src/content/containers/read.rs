@@ -313,7 +313,7 @@ impl Shared {
         address: SlotAddress,
         offset_bytes: u32,
         len_bytes: u32,
-        along_bytes: u32,
+        along_bytes: Option<u32>,
         use_bytes: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T> {
         let block = DIRECT_ALIGNMENT_BYTES;
@@ -385,7 +385,7 @@ impl Shared {
     }
 
     fn load_whole(&self, record: &ContainerRecord, (toc, toc_bytes): (u32, u32)) -> Result<CachedTable> {
-        self.with_blocks(record.address, 0, record.used_bytes, 0, |bytes| {
+        self.with_blocks(record.address, 0, record.used_bytes, None, |bytes| {
             let table = decode_toc(&self.options.pool, record.id, part(bytes, toc, toc_bytes))?;
             for (number, region) in table.regions.iter().enumerate() {
                 let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };

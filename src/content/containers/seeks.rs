@@ -52,8 +52,8 @@ impl Seeks {
 
     /// Bytes behind a read that are read along, for the readers of a version: it lies in many containers, and a reader goes on in each of
     /// them by turns. As many as a seek costs: at worst the disk works twice as long.
-    pub(super) fn along_bytes(&self) -> u32 {
-        if self.matter() { self.gap_bytes() } else { 0 }
+    pub(super) fn along_bytes(&self) -> Option<u32> {
+        self.matter().then(|| self.gap_bytes())
     }
 
     fn ahead_bytes(&self) -> u64 {
@@ -119,8 +119,8 @@ mod tests {
             (8 * BYTES_PER_MS, 4 << 20, 64 << 20)
         );
         seeks.set(Duration::from_secs(3));
-        assert_eq!((seeks.gap_bytes(), seeks.along_bytes()), (GAP_BYTES_MAX, GAP_BYTES_MAX));
+        assert_eq!((seeks.gap_bytes(), seeks.along_bytes()), (GAP_BYTES_MAX, Some(GAP_BYTES_MAX)));
         seeks.set(Duration::from_micros(80));
-        assert!(!seeks.matter() && seeks.along_bytes() == 0, "measured again");
+        assert!(!seeks.matter() && seeks.along_bytes().is_none(), "measured again");
     }
 }

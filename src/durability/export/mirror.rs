@@ -33,7 +33,9 @@ pub(super) fn read(device: &dyn Device, slot_bytes: u32, record: &ContainerRecor
     let Ok(file) = device.open(&path(DIRECTORY, record.address.file), OpenMode::Read) else { return false };
     let start = u64::from(record.address.slot) * u64::from(slot_bytes);
     let len = record.used_bytes.min(slot_bytes) as usize;
-    (into.bytes, into.unread) = (vec![0; len], None);
+    into.bytes.clear();
+    into.bytes.resize_zeroed(len);
+    into.unread = None;
     // Bytes recorded since the last export are not there.
     let there = file.len().unwrap_or(0).saturating_sub(start).min(len as u64) as usize;
     let mut at = start;

@@ -132,7 +132,7 @@ impl Site {
 }
 
 fn reads_content(call: &Call<'_>) -> bool {
-    matches!(call, Call::Read { path, .. } if path.starts_with("containers/"))
+    call.read().is_some_and(|(path, ..)| path.starts_with("containers/"))
 }
 
 impl Site {

@@ -29,9 +29,9 @@ struct Reads {
 
 impl Observer for Reads {
     fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        if let Call::Read { path, len_bytes, .. } = call {
+        if let Some((path, _, len_bytes)) = call.read() {
             let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
-            *self.bytes.lock().entry(directory.to_owned()).or_insert(0) += *len_bytes as u64;
+            *self.bytes.lock().entry(directory.to_owned()).or_insert(0) += len_bytes as u64;
         }
         if let Call::Open { path, mode: OpenMode::CreateNew | OpenMode::CreateOrWrite } = call
             && path.starts_with(HISTORY_FILE)

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dedupfs::retention::{Count, Rules};
 use dedupfs::transfer::{BaseChoice, Patterns, PutOptions, VersionOptions};
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Origin, Pool, Scope, SeriesRecord};
-use dedupfs_service::{FileService, ROOT_INO};
+use dedupfs_service::{Caller, FileService, ROOT_INO, RenameFlags, XattrMode};
 use dedupfs_store::device::Device;
 
 use super::site::*;
@@ -30,15 +30,23 @@ fn tree(version: u64) -> tempfile::TempDir {
     top
 }
 
+/// Puts a version as `dedupfs put` does: into a directory of work, from which it gets its name. Found by reading the code for another
+/// command: the scope was looked for at that directory, so no put of the tool had one.
 fn put(pool: &Pool, from: &Path, name: &str) -> u64 {
+    let service = pool.service();
+    let work = directory(pool, ROOT_INO, ".dedupfs-put-1");
+    service.set_xattr(Caller::default(), work, b"user.dedupfs.put", b"", XattrMode::Any).expect("marks");
     let origin = Origin { source: b"/source".to_vec(), host: b"here".to_vec() };
     let version =
         VersionOptions { origin, base: BaseChoice::LastIn(ROOT_INO), racy_ms: 0, ..VersionOptions::default() };
     let options = PutOptions { version: Some(version), ..PutOptions::default() };
     let before = pool.stats().expect("tells").session.bytes_stored;
     let from = File::open(from).expect("opens").into();
-    let report = pool.put(&options, from, (ROOT_INO, name.as_bytes()), &NoProgress).expect("puts");
+    let report = pool.put(&options, from, (work, name.as_bytes()), &NoProgress).expect("puts");
     assert_eq!(report.problem_count, 0, "{report:?}");
+    let name = name.as_bytes();
+    service.rename(work, name, ROOT_INO, name, RenameFlags::default()).expect("renames");
+    service.remove_directory(ROOT_INO, b".dedupfs-put-1").expect("removes");
     pool.stats().expect("tells").session.bytes_stored - before
 }
 

@@ -26,11 +26,11 @@ use dedupfs_store::recipe::Reference;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 use dedupfs_sync::clock::Instant;
 
-use super::{Candidates, Run};
 use super::credit::Credit;
 use super::newest::{Walk, newest_of};
 use super::options::Arranging;
 use super::victims::Candidate;
+use super::{Candidates, Run};
 use crate::engine::Core;
 use crate::versions::list::list;
 

@@ -138,8 +138,8 @@ pub(crate) fn reclaim(
 ) -> Result<ReclaimReport> {
     let _begun = control.begin(options.is_background);
     let tracked = Tracked { control, listener: progress };
-    // On a full disk yielding helps nobody: use the full share.
-    let share_percent = if core.space.is_tight() { 100 } else { options.share_percent };
+    // On a full disk yielding helps nobody: use the full share. A plan only reads recipes, for whoever waits for it.
+    let share_percent = if core.space.is_tight() || options.dry_run { 100 } else { options.share_percent };
     let pace = Pace::new(ReclaimOptions { share_percent, ..*options }, control, progress, &core.activity);
     core.committer.settle()?;
     core.committer.check_counts()?;

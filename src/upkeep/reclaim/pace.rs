@@ -102,7 +102,8 @@ impl<'a> Pace<'a> {
         loop {
             self.rest();
             let stopped = self.stopped();
-            if stopped.is_some() || !self.control.is_paused() {
+            // A plan changes nothing, so a pause does not hold it.
+            if stopped.is_some() || self.options.dry_run || !self.control.is_paused() {
                 return stopped;
             }
             let began = Instant::now();

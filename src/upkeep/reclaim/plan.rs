@@ -39,11 +39,17 @@ impl Run<'_> {
             *gone = (gone.0 + u64::from(cell.location.len_bytes()), gone.1 + 1);
         })?;
         self.report.nodes_freed = count_down.nodes().count() as u64;
+        // The walk needs its memory.
+        drop(count_down);
+        self.progress.start("reading the recipes of the newest versions", 0);
         self.usage = self.usage_of_newest()?;
+        self.progress.finish();
         let mut io_bytes = 0;
         for (kind, gone) in [(ContainerKind::Data, gone_chunks), (ContainerKind::Recipe, gone_nodes)] {
             io_bytes += self.plan_kind(kind, &gone);
         }
+        // Some are kept.
+        self.report.arranged_bytes = self.report.arranged_bytes.min(self.report.moved_bytes);
         self.report.physical_after_bytes = self.report.physical_before_bytes.saturating_sub(self.report.expected_bytes);
         let last = LastRun::read_or_none(&*self.core.meta_device, &self.core.pool).unwrap_or_default();
         let rate = last.io_bytes.checked_div(last.worked_ms).filter(|rate| *rate > 0 && last.worked_ms > 1000);

@@ -365,23 +365,22 @@ impl SlotFiles {
 
     /// Fills `buffer` from a slot. A file that ends too early is [`Corrupt`](StoreError::Corrupt).
     pub fn read_into(&self, address: SlotAddress, offset_bytes: u32, buffer: &mut [u8]) -> Result<()> {
-        self.read_along(address, offset_bytes, buffer, 0)
+        self.read_along(address, offset_bytes, buffer, None)
     }
 
-    /// As [`read_into`](Self::read_into). Unless `along_bytes` is zero, it reads bytes behind the buffer along, as
-    /// [`DeviceFile::read_along`] does.
+    /// As [`read_into`](Self::read_into). With `along_bytes` it reads as [`DeviceFile::read_along`] does.
     pub fn read_along(
         &self,
         address: SlotAddress,
         offset_bytes: u32,
         buffer: &mut [u8],
-        along_bytes: u32,
+        along_bytes: Option<u32>,
     ) -> Result<()> {
         self.check_range(address, offset_bytes, buffer.len())?;
         let (file, offset) = (self.handle(address.file)?, self.offset(address) + u64::from(offset_bytes));
         let found = match along_bytes {
-            0 => file.read_at(buffer, offset)?,
-            _ => file.read_along(buffer, offset, along_bytes.into())?,
+            None => file.read_at(buffer, offset)?,
+            Some(along_bytes) => file.read_along(buffer, offset, along_bytes.into())?,
         };
         if found < buffer.len() {
             let what = format!("{} at {offset_bytes} of slot {}", self.path(address.file), address.slot);

@@ -30,7 +30,7 @@ use dedupfs_sync::OnceLock;
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-use super::path::{check_directory, check_file, check_writable, range_end};
+use super::path::{FILE_BYTES_MAX, check_directory, check_file, check_writable, range_end};
 use super::{DIRECT_ALIGNMENT_BYTES, Device, DeviceFile, Entry, OpenMode, Space, owner};
 use crate::error::{Result, StoreError};
 use crate::waiting;
@@ -38,11 +38,16 @@ use crate::waiting;
 /// Shortest direct read or write in bytes. For shorter ones the extra wait for the disk costs more than the copy.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 
+/// Bytes that the kernel is asked at once to read along. It would take the first ones only of more than its disk reads in one go.
+const ADVISED_BYTES: u64 = 128 << 10;
+
 /// Features that the filesystem was found to lack. All files of a device share it.
 #[derive(Debug, Default)]
 struct Refusals {
     direct: AtomicBool,
     punch: AtomicBool,
+    /// Reading no more than is in memory.
+    nowait: AtomicBool,
 }
 
 /// A directory of the host's filesystem.
@@ -107,6 +112,7 @@ impl Device for FileDevice {
             mode,
             buffered: file,
             direct: OnceLock::new(),
+            along: OnceLock::new(),
             failed_sync: OnceLock::new(),
             refusals: Arc::clone(&self.refusals),
         }))
@@ -227,6 +233,8 @@ struct OpenFile {
     buffered: File,
     /// Opened at the first access that qualifies; `None` if opening failed.
     direct: OnceLock<Option<File>>,
+    /// For reads that read along: the kernel reads nothing ahead by itself there. Opened likewise.
+    along: OnceLock<Option<File>>,
     failed_sync: OnceLock<StoreError>,
     refusals: Arc<Refusals>,
 }
@@ -242,13 +250,8 @@ impl OpenFile {
             return None;
         }
         let open = || {
-            use std::os::fd::AsRawFd;
-            // Opened through the descriptor and not by name: the file may have been renamed since.
-            let path = format!("/proc/self/fd/{}", self.buffered.as_raw_fd());
             let flags = OFlags::DIRECT.bits().cast_signed();
-            let opened =
-                OpenOptions::new().read(true).write(self.mode != OpenMode::Read).custom_flags(flags).open(path);
-            match opened {
+            match self.open_again(OpenOptions::new().write(self.mode != OpenMode::Read).custom_flags(flags)) {
                 Ok(file) => Some(file),
                 Err(error) => {
                     if error.kind() == io::ErrorKind::InvalidInput {
@@ -263,14 +266,31 @@ impl OpenFile {
         self.direct.get_or_init(open).as_ref()
     }
 
+    /// Returns the descriptor for reads that read along, or `None` if it cannot be opened, or the kernel lacks them.
+    fn along(&self) -> Option<&File> {
+        if self.refusals.nowait.load(Ordering::Relaxed) {
+            return None;
+        }
+        let open = || {
+            let file = self.open_again(&mut OpenOptions::new()).ok()?;
+            fadvise(&file, 0, None, Advice::Random).ok()?;
+            Some(file)
+        };
+        self.along.get_or_init(open).as_ref()
+    }
+
+    /// Opens the file once more for reading: through the descriptor and not by name, since it may have been renamed.
+    fn open_again(&self, how: &mut OpenOptions) -> io::Result<File> {
+        use std::os::fd::AsRawFd;
+        how.read(true).open(format!("/proc/self/fd/{}", self.buffered.as_raw_fd()))
+    }
+
     /// Reads the bytes that the kernel has in memory from the start of the range, if this thread watches for waits.
     /// Returns their number.
     fn read_in_memory(&self, buffer: &mut [u8], offset: u64) -> usize {
-        if waiting::is_concerned() { self.read_now(buffer, offset) } else { 0 }
-    }
-
-    /// Reads the bytes that the kernel has in memory from the start of the range. Returns their number.
-    fn read_now(&self, buffer: &mut [u8], offset: u64) -> usize {
+        if !waiting::is_concerned() {
+            return 0;
+        }
         // The read that may wait handles EAGAIN and every other failure.
         preadv2(&self.buffered, &mut [io::IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT).unwrap_or(0)
     }
@@ -325,16 +345,26 @@ impl DeviceFile for OpenFile {
 
     fn read_along(&self, buffer: &mut [u8], offset: u64, along_bytes: u64) -> Result<usize> {
         let end = range_end(&self.path, offset, buffer.len() as u64)?;
-        let mut done = self.read_now(buffer, offset);
+        let Some(file) = self.along() else { return self.read_at(buffer, offset) };
+        let mut done = match preadv2(file, &mut [io::IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT) {
+            Ok(count) => count,
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                self.refusals.nowait.store(true, Ordering::Relaxed);
+                return self.read_at(buffer, offset);
+            }
+            // The read below tells other failures.
+            Err(_) => 0,
+        };
         if done < buffer.len() {
             waiting::announce();
-            let from = offset + done as u64;
-            let len = NonZero::new(end.saturating_add(along_bytes) - from);
-            // Without it the next read takes longer, no more.
-            let _ignored = fadvise(&self.buffered, from, len, Advice::WillNeed);
+            let (from, until) = (offset + done as u64, end.saturating_add(along_bytes).min(FILE_BYTES_MAX));
+            for at in (from..until).step_by(ADVISED_BYTES as usize) {
+                // Without it the read below takes longer, no more.
+                let _ignored = fadvise(file, at, NonZero::new(ADVISED_BYTES.min(until - at)), Advice::WillNeed);
+            }
         }
         while done < buffer.len() {
-            match self.buffered.read_at(&mut buffer[done..], offset + done as u64) {
+            match file.read_at(&mut buffer[done..], offset + done as u64) {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -344,7 +374,7 @@ impl DeviceFile for OpenFile {
         // The caller keeps these bytes. The last block stays: the bytes behind them may begin in it.
         let last_block = end.saturating_sub(1) - end.saturating_sub(1) % DIRECT_ALIGNMENT_BYTES as u64;
         if let Some(len) = NonZero::new(last_block.saturating_sub(offset)) {
-            let _ignored = fadvise(&self.buffered, offset, Some(len), Advice::DontNeed);
+            let _ignored = fadvise(file, offset, Some(len), Advice::DontNeed);
         }
         Ok(done)
     }

@@ -26,7 +26,17 @@ pub enum Call<'a> {
     Punch { path: &'a str, offset: u64, len_bytes: u64 },
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
+    /// Path, offset and number of bytes of a read of either kind.
+    pub fn read(&self) -> Option<(&'a str, u64, usize)> {
+        match *self {
+            Self::Read { path, offset, len_bytes } | Self::ReadAlong { path, offset, len_bytes, .. } => {
+                Some((path, offset, len_bytes))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether the operation changes the device or makes changes durable.
     pub fn is_change(&self) -> bool {
         match self {

@@ -14,7 +14,7 @@
 //! Writes cost at once, in the order in which they come; syncs cost nothing. The same requests in the same order always
 //! cost the same. `dedupfs-bench seeking` does the same in real time, with a cache of writes. Each request takes one lock.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use dedupfs_sync::Mutex;
@@ -116,7 +116,7 @@ struct State {
     remembered_from: u64,
     spent: Spent,
     /// Stretches of each file that were read along, from their begin.
-    along: HashMap<String, HashMap<u64, u64>>,
+    along: HashMap<String, BTreeMap<u64, u64>>,
 }
 
 impl SeekingDisk {
@@ -164,14 +164,16 @@ impl State {
     /// Returns the range that must come from the disk for a read that begins at or within a stretch.
     fn read_along(&mut self, path: &str, offset: u64, end: u64, along_bytes: u64) -> (u64, u64) {
         let stretches = self.along.entry(path.to_owned()).or_default();
-        let known = stretches.iter().map(|(from, to)| (*from, *to)).find(|(from, to)| (*from..*to).contains(&offset));
-        let known_until = known.map_or(offset, |(from, to)| {
-            stretches.remove(&from);
-            to
-        });
+        let known =
+            stretches.range(..=offset).next_back().map(|(from, to)| (*from, *to)).filter(|(_, to)| *to > offset);
+        let known_until = known.map_or(offset, |(_, to)| to);
         let (from, to) = if known_until >= end { (end, end) } else { (known_until, end + along_bytes) };
-        // The last block is kept.
-        stretches.insert((end - 1) / BLOCK_BYTES * BLOCK_BYTES, to.max(known_until));
+        // The last block is kept. What lies in the new stretch is a part of it.
+        let begin = end.saturating_sub(1) / BLOCK_BYTES * BLOCK_BYTES;
+        let until = to.max(known_until);
+        stretches
+            .retain(|first, last| known.is_none_or(|known| known.0 != *first) && !(begin <= *first && *last <= until));
+        stretches.insert(begin, until);
         (from, to)
     }
 
@@ -210,10 +212,19 @@ impl Observer for SeekingDisk {
                 let (from, to) = self.state.lock().read_along(path, offset, end, along_bytes);
                 self.charge(path, from, to - from, true);
             }
-            Call::Write { path, offset, len_bytes } => self.charge(path, offset, len_bytes as u64, false),
-            Call::Remove { path } => drop(self.state.lock().files.remove(path)),
+            Call::Write { path, offset, len_bytes } => {
+                self.state.lock().along.remove(path);
+                self.charge(path, offset, len_bytes as u64, false);
+            }
+            Call::Punch { path, .. } => drop(self.state.lock().along.remove(path)),
+            Call::Remove { path } => {
+                let mut state = self.state.lock();
+                state.files.remove(path);
+                state.along.remove(path);
+            }
             Call::Rename { from, to } => {
                 let mut state = self.state.lock();
+                [from, to].iter().for_each(|path| drop(state.along.remove(*path)));
                 if let Some(file) = state.files.remove(from) {
                     state.files.insert(to.to_owned(), file);
                 }

@@ -161,7 +161,9 @@ fn number(call: &Call<'_>) -> u64 {
         Call::CreateDirectory { path } => 3 + text(path),
         Call::List { path } => 4 + text(path),
         Call::SyncDirectory { path } => 5 + text(path),
-        Call::Read { path, offset, len_bytes } | Call::ReadAlong { path, offset, len_bytes, .. } => 6 + text(path) + offset * 5 + len_bytes as u64,
+        Call::Read { path, offset, len_bytes } | Call::ReadAlong { path, offset, len_bytes, .. } => {
+            6 + text(path) + offset * 5 + len_bytes as u64
+        }
         Call::Write { path, offset, len_bytes } => 7 + text(path) + offset * 7 + len_bytes as u64,
         Call::Sync { path } => 8 + text(path),
         Call::SetLen { path, len_bytes } => 9 + text(path) + len_bytes,

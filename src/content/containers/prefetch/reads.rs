@@ -104,7 +104,7 @@ impl Shared {
         let start = first.offset_bytes;
         let len_bytes = (last.offset_bytes - start).saturating_add(last_region.frame_bytes);
         let behind_bytes = used_bytes.saturating_sub(start.saturating_add(len_bytes));
-        let along_bytes = self.seeks.along_bytes().min(behind_bytes);
+        let along_bytes = self.seeks.along_bytes().map(|most| most.min(behind_bytes));
         self.with_blocks(address, start, len_bytes, along_bytes, |bytes| {
             for (key, region, entries, guard) in loading {
                 let from = (key.offset_bytes - start) as usize;

@@ -12,19 +12,25 @@ use crate::engine::Core;
 use crate::service::Service;
 use crate::versions::read::for_each_reference;
 use crate::versions::series::{SERIES_RECORD, Scope, SeriesRecord};
+use crate::versions::work::WORK_MARK;
 
 /// Memory of a chunk, twice for the time in which the list grows, and of a node that was walked.
 const CHUNK_BYTES: u64 = 2 * 8;
 const NODE_BYTES: u64 = 48;
 
 /// The context of new content, and the memory that it holds.
-pub(super) struct Context {
-    pub(super) files: Arc<FileContext>,
+pub(in super::super) struct Context {
+    pub(in super::super) files: Arc<FileContext>,
     _held: Option<Hold>,
 }
 
-/// Returns the context of new content in the series `into`, whose former version is `base`.
-pub(super) fn context(core: &Core, service: &Service, tally: &Tally<'_>, (into, base): (Ino, Option<Ino>)) -> Context {
+/// Returns the context of new content in the series `into`, or in a directory of work in it, whose former version is `base`.
+pub(in super::super) fn context(
+    core: &Core,
+    service: &Service,
+    tally: &Tally<'_>,
+    (into, base): (Ino, Option<Ino>),
+) -> Context {
     let found = neighbour(core, service, tally, (into, base)).unwrap_or_else(|error| {
         tracing::warn!(%error, "the former version cannot be walked: new content is compared with all of the pool");
         None
@@ -41,7 +47,15 @@ fn neighbour(
     tally: &Tally<'_>,
     (into, base): (Ino, Option<Ino>),
 ) -> Result<Option<(Neighbour, Hold)>> {
-    let Some(record) = core.namespace.xattr(into, SERIES_RECORD)? else { return Ok(None) };
+    let mut record = core.namespace.xattr(into, SERIES_RECORD)?;
+    // Tools put into a directory of work within the series.
+    if record.is_none()
+        && core.namespace.xattr(into, WORK_MARK)?.is_some()
+        && let Some(work) = core.namespace.inode_shared(into)?
+    {
+        record = core.namespace.xattr(work.parent, SERIES_RECORD)?;
+    }
+    let Some(record) = record else { return Ok(None) };
     // Without a former version everything would be stored again.
     let (Scope::Neighbour, Some(base)) = (SeriesRecord::decode(&record)?.scope, base) else { return Ok(None) };
     let Some(top) = core.namespace.inode_shared(base)?.and_then(|version| version.root.reference()) else {
