@@ -14,7 +14,9 @@ use crate::versions::list::VersionInfo;
 /// Nodes read before the run gives way to clients.
 const NODES_AT_ONCE: usize = 64;
 /// Inodes visited at most for each node that may be read: those of small files need none.
-const INODES_PER_NODE: u64 = 64;
+pub(super) const INODES_PER_NODE: u64 = 64;
+/// Reading a node costs as much as so many of its references.
+const NODE_AS_REFERENCES: u64 = 16;
 
 /// Returns the frozen tree of the newest complete and readable version of each directory, and of each source in it that has several: sources
 /// that are backed up in turn are all arranged, and a source that has another path each time counts once.
@@ -43,6 +45,9 @@ pub(super) struct Walk<'a> {
     pace: &'a Pace<'a>,
     /// Nodes that may be read at most.
     nodes_max: u64,
+    /// References that may still be read.
+    references_left: u64,
+    inodes_max: u64,
     met: HashSet<dedupfs_store::Fingerprint>,
 }
 
@@ -51,7 +56,13 @@ pub(super) type Visit<'v> = &'v mut dyn FnMut(&Reference, Option<&AnyView>) -> C
 
 impl<'a> Walk<'a> {
     pub(super) fn new(nodes: &'a NodeReader, pace: &'a Pace<'a>, nodes_max: u64) -> Self {
-        Self { nodes, pace, nodes_max, met: HashSet::new() }
+        let inodes_max = nodes_max.saturating_mul(INODES_PER_NODE);
+        Self { nodes, pace, nodes_max, references_left: u64::MAX, inodes_max, met: HashSet::new() }
+    }
+
+    /// Bounds the work as well: nodes of small files have few references, and cost less than others.
+    pub(super) fn bounded(self, references_max: u64, inodes_max: u64) -> Self {
+        Self { references_left: references_max, inodes_max, ..self }
     }
 
     /// Visits a reference and everything below it, from the end to the beginning, until `visit` breaks off or as many
@@ -63,7 +74,7 @@ impl<'a> Walk<'a> {
                 visit(&reference, None)?;
                 continue;
             };
-            if self.met.len() as u64 >= self.nodes_max {
+            if self.met.len() as u64 >= self.nodes_max || self.references_left == 0 {
                 return ControlFlow::Break(());
             }
             if self.met.len().is_multiple_of(NODES_AT_ONCE) && self.pace.between_steps().is_some() {
@@ -72,6 +83,8 @@ impl<'a> Walk<'a> {
             if self.met.insert(child.fingerprint) {
                 let view = self.nodes.node_of(&child.fingerprint, child.hint).ok();
                 visit(&reference, view.as_ref())?;
+                let references = view.as_ref().map_or(0, |view| view.references().len() as u64);
+                self.references_left = self.references_left.saturating_sub(references + NODE_AS_REFERENCES);
                 // The last one pushed is visited first.
                 to_visit.extend(view.iter().flat_map(AnyView::references));
             }
@@ -84,10 +97,9 @@ impl<'a> Walk<'a> {
         newest.iter().rev().try_for_each(|tree| self.below(*tree, visit))
     }
 
-    /// Visits files and frozen trees from the newest to the oldest: as many nodes as may be read, and
-    /// [`INODES_PER_NODE`] inodes for each.
+    /// Visits files and frozen trees from the newest to the oldest: as many nodes and inodes as may be.
     pub(super) fn all(&mut self, namespace: &Namespace, visit: Visit<'_>) {
-        let mut inodes_left = self.nodes_max.saturating_mul(INODES_PER_NODE);
+        let mut inodes_left = self.inodes_max;
         let walked = namespace.for_each_newest(&mut |inode| {
             inodes_left = inodes_left.saturating_sub(1);
             let walked = inode.root.reference().map_or(ControlFlow::Continue(()), |root| self.below(root, visit));

@@ -6,9 +6,9 @@
 //! free place when it is first met. So the newest file that uses a chunk decides. Files made one after another (a
 //! backup) lie in the order in which they were made, which is the order of a restore.
 //!
-//! Cost: one read of each recipe node of the newest files, until all chunks are found or as many nodes are read as the
+//! Cost: one read of each recipe node of the newest files, until all chunks are found or as much is read as the
 //! caller allows. Chunks not met by then come first, in their old order. Memory: 44 bytes for each moved chunk and 32
-//! for each node met.
+//! for each node met, a sixteenth of `--memory` at most.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -17,10 +17,13 @@ use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::Reference;
 
 use super::Run;
-use super::newest::Walk;
+use super::arrange::Usage;
+use super::newest::{INODES_PER_NODE, Walk};
 
-/// Nodes of the newest versions that may be read, as a multiple of those for the other files.
+/// Work on the newest versions, as a multiple of that on the other files.
 const NEWEST_FACTOR: u64 = 16;
+/// References of a node of a large file. Nodes of small files have fewer, and more of them may be read.
+const REFERENCES_PER_NODE: u64 = 512;
 
 /// The places of moved chunks or nodes; see the module's head.
 pub(super) struct RestoreOrder {
@@ -29,23 +32,28 @@ pub(super) struct RestoreOrder {
     /// The next place, from the end.
     next: u32,
     missing: usize,
-    /// Places above it are of content that the newest versions use.
-    active_above: u32,
+    /// Places above it are of content that the newest versions use. `None`: all may be.
+    active_above: Option<u32>,
 }
 
 impl RestoreOrder {
-    /// Finds the places of `wanted`, chunks or nodes, reading at most `nodes_max` nodes, and up to [`NEWEST_FACTOR`] times as
-    /// many more if the newest versions were walked before. Unreadable nodes are left out: that costs only order.
+    /// Finds the places of `wanted`, chunks or nodes, with the work of reading `nodes_max` nodes of large files, and [`NEWEST_FACTOR`] times as
+    /// much for the newest versions. Unreadable nodes are left out: that costs only order. If the newest versions are too large, nobody knows what
+    /// else they use: then everything counts as used by them.
     pub(super) fn find(run: &Run<'_>, wanted: impl Iterator<Item = Fingerprint>, nodes_max: u64) -> Self {
         let places: HashMap<Fingerprint, u32> = wanted.map(|fingerprint| (fingerprint, 0)).collect();
-        let mut order = Self { missing: places.len(), places, next: u32::MAX, active_above: u32::MAX };
+        let mut order = Self { missing: places.len(), places, next: u32::MAX, active_above: None };
         if order.missing == 0 {
             return order;
         }
-        let of_newest = run.usage.nodes.min(nodes_max.saturating_mul(NEWEST_FACTOR));
-        let mut walk = Walk::new(run.core.dedup.nodes(), run.pace, nodes_max.saturating_add(of_newest));
-        let walked = walk.versions(&run.usage.newest, &mut |reference, _| order.visit(reference));
-        order.active_above = order.next;
+        let Usage { newest, .. } = &run.usage;
+        let factor = if newest.is_empty() { 1 } else { 1 + NEWEST_FACTOR };
+        let references_max = nodes_max.saturating_mul(factor).saturating_mul(REFERENCES_PER_NODE);
+        let walk = Walk::new(run.core.dedup.nodes(), run.pace, run.memory.walked_nodes);
+        let mut walk = walk.bounded(references_max, nodes_max.saturating_mul(INODES_PER_NODE));
+        let walked = walk.versions(newest, &mut |reference, _| order.visit(reference));
+        let is_whole = walked.is_continue() || order.missing == 0;
+        order.active_above = is_whole.then_some(order.next);
         if walked.is_continue() {
             walk.all(&run.core.namespace, &mut |reference, _| order.visit(reference));
         }
@@ -59,7 +67,7 @@ impl RestoreOrder {
 
     /// Whether a place is that of content that the newest versions use.
     pub(super) fn is_active(&self, place: u32) -> bool {
-        place > self.active_above
+        self.active_above.is_none_or(|above| place > above)
     }
 
     /// Returns its place among the others: lower places come first.

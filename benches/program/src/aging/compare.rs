@@ -24,6 +24,16 @@ struct Restored {
     seeks: Option<f64>,
 }
 
+/// Returns so many of the versions, the oldest and the newest among them; all of them for 0.
+fn spread(versions: &[u64], count: usize) -> Vec<u64> {
+    let last = versions.len().saturating_sub(1);
+    if count == 0 || count > last {
+        return versions.to_vec();
+    }
+    let places = (0..count).rev().map(|number| last - number * last / (count - 1).max(1));
+    places.filter_map(|at| versions.get(at).copied()).collect()
+}
+
 /// Where restores come from.
 enum Place<'a> {
     /// The filesystem of `--dir`.
@@ -101,18 +111,22 @@ impl Measurement<'_> {
             Some(bytes) => Disk::new(ram, bytes).map(Place::Disk),
             None => Ok(Place::Directory(&work)),
         };
-        let mut columns = self.restores_from_pool(kept, place(&self.bench.ram)?)?;
-        columns.push(self.restores_from_copies(kept, &place)?);
+        let restored = match disk_bytes {
+            Some(_) => spread(kept, self.args.from_disk),
+            None => kept.to_vec(),
+        };
+        let mut columns = self.restores_from_pool(&restored, place(&self.bench.ram)?)?;
+        columns.push(self.restores_from_copies(&restored, &place)?);
         for name in &self.args.tools {
             match rivals_tools::is_installed(name) {
-                true => columns.push(self.restores_by_rival(name, kept, place(&self.bench.ram)?)?),
+                true => columns.push(self.restores_by_rival(name, (kept, &restored), place(&self.bench.ram)?)?),
                 false => eprintln!("NOT RUN: {name}, which is not installed"),
             }
         }
         let medium = disk_bytes.map_or("seconds", |_| "seconds on the disk that seeks");
         let heads: Vec<_> = columns.iter().map(|column| column.head.clone()).collect();
         println!("\n{}", table::head(&[&[format!("version: {medium}")], &heads[..]].concat()));
-        for (at, number) in kept.iter().enumerate().rev() {
+        for (at, number) in restored.iter().enumerate().rev() {
             let cells = columns.iter().map(|column| match column.restores[at] {
                 Restored { seconds, seeks: None } => table::number(seconds, 2),
                 Restored { seconds, seeks: Some(seeks) } => {
@@ -176,7 +190,7 @@ impl Measurement<'_> {
     }
 
     /// Restores by another tool, which has only the versions kept.
-    fn restores_by_rival(&self, name: &str, kept: &[u64], place: Place<'_>) -> Outcome<Column> {
+    fn restores_by_rival(&self, name: &str, (kept, restored): (&[u64], &[u64]), place: Place<'_>) -> Outcome<Column> {
         let mut rival = Rival::new(name, place.root(), &self.bench.work, &self.bench.ram)?;
         for number in kept {
             let (source, link) = (self.source(*number)?, self.bench.ram.join(name_of(*number)));
@@ -190,7 +204,7 @@ impl Measurement<'_> {
             files::cold(place.root(), true)?;
             self.restored(&place, &|_| rival.restore(&name_of(number)))
         };
-        let column = self.column(name.to_owned(), kept, &mut restore)?;
+        let column = self.column(name.to_owned(), restored, &mut restore)?;
         rival.remove()?;
         place.end()?;
         Ok(column)

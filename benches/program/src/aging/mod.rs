@@ -70,6 +70,9 @@ pub struct Aging {
     /// Length of an emulated disk that seeks. The comparison is repeated on it (root)
     #[arg(long, requires = "compare", value_parser = parse_size)]
     disk: Option<u64>,
+    /// Versions kept that are restored from that disk: the newest and older ones, evenly spread. 0: all of them
+    #[arg(long, requires = "disk", value_name = "COUNT", default_value = "0")]
+    from_disk: usize,
     /// File that gets every row, too: the data of benches/plots/plots.sh
     #[arg(long, value_name = "FILE")]
     tsv: Option<PathBuf>,
