@@ -30,7 +30,7 @@ pub use dedup::{
     ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, Neighbour, Pin, RootPin, Section,
 };
 pub use fetch::{AnyView, Fetcher, NodeReader, NodeView, Sweep, SweepTarget};
-pub use file::{FileBody, FileContext, Published, ReadAhead};
+pub use file::{Change, Changes, DeltaSource, FileBody, FileContext, Published, ReadAhead, first_other_than_zero};
 pub use fingerprint::Fingerprinter;
 pub use ingest::{BatchPool, IngestContext};
 pub use limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};

@@ -29,6 +29,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dedupfs_content::Changes;
 use dedupfs_namespace::is_frozen;
 use dedupfs_service::Ino;
 use dedupfs_store::device::PoolLock;
@@ -51,7 +52,7 @@ pub use unrecovered::UnrecoveredPool;
 
 use crate::config::CLOSE_PATIENCE;
 use crate::service::Service;
-use crate::transfer::{self, Patterns, PutOptions, TransferReport};
+use crate::transfer::{self, ImageOptions, Patterns, PutOptions, TransferReport};
 use crate::upkeep::check::RebuildReport;
 use crate::upkeep::export_watch::ExportWatch;
 use crate::upkeep::reclaim::ReclaimControl;
@@ -121,6 +122,20 @@ impl Pool {
             }
             _ => transfer::put(&self.core, &self.service, options, from, to, progress),
         }
+    }
+
+    /// Puts the image of a disk; see `transfer::put_image`.
+    ///
+    /// # Errors
+    /// As `transfer::put_image` says; those of a pool without versions.
+    pub fn put_image(
+        &self,
+        options: &ImageOptions,
+        (source, changes): (OwnedFd, Option<Changes>),
+        to: (Ino, &[u8]),
+        progress: &dyn Progress,
+    ) -> transfer::Result<TransferReport> {
+        transfer::put_image(&self.core, &self.service, options, (source, changes), to, progress)
     }
 
     /// Copies a tree, or what `patterns` choose of it, or a file out; see `transfer::get`.

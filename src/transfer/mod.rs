@@ -45,12 +45,16 @@ use serde::{Deserialize, Serialize};
 
 pub use self::get::Patterns;
 pub(crate) use self::get::get;
-pub use self::put::{BaseChoice, Owner, PutOptions, RACY_MS, VersionOptions};
-pub(crate) use self::put::{put, put_version};
+pub use self::put::{
+    BaseChoice, ImageBase, ImageOptions, ImageReport, Owner, PutOptions, RACY_MS, TOKEN_BYTES_MAX, VerifyImage,
+    VersionOptions,
+};
+pub(crate) use self::put::{put, put_image, put_version};
 pub use self::thaw::ThawReport;
 pub(crate) use self::thaw::thaw;
 use crate::versions::name::VersionReport;
 use dedupfs_base::EngineError;
+pub use dedupfs_content::{Change, Changes};
 
 /// Limit of problems that a report describes. The others are only counted.
 pub(crate) const PROBLEMS_TOLD_MAX: usize = 1000;
@@ -94,6 +98,9 @@ pub struct TransferReport {
     /// The version that was made, if it was to be one. Messages of tools have another `version`.
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "made")]
     pub version: Option<VersionReport>,
+    /// The image that was put, if it was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageReport>,
 }
 
 /// Reason why a tree was not copied.

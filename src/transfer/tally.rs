@@ -268,6 +268,7 @@ impl<'a> Tally<'a> {
             problems: self.problems.into_inner().list,
             searched_directories: None,
             version: None,
+            image: None,
         })
     }
 }

@@ -12,6 +12,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use dedupfs::FilterPlan;
 use dedupfs::reclaim::Arranging;
+use dedupfs::transfer::TOKEN_BYTES_MAX;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
@@ -52,7 +53,8 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it (put: 10 and 11 are reserved). forget and prune: 9 not all of them removed.
+  put and get: 9 copied, but not all of it. put: 10 the map of changes is wrong, so all of the image was read (11 is reserved).
+  forget and prune: 9 not all of them removed.
   freeze: 9 not all of them frozen.
   mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;
   8 could not check; 16 usage; 32 ended early (added to the others).";
@@ -235,7 +237,7 @@ pub(crate) struct UmountArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_COPIES)]
 pub(crate) struct PutArgs {
-    /// Directory or regular file to copy
+    /// Directory or regular file to copy, or image of a disk
     pub(crate) source: PathBuf,
     /// New name in the mount; must not exist
     #[arg(value_name = "MNT/NAME")]
@@ -243,18 +245,37 @@ pub(crate) struct PutArgs {
     /// Leave out everything mounted within the tree (the pool itself and its mount are always left out)
     #[arg(long, short = 'x')]
     pub(crate) one_file_system: bool,
-    /// Make a live tree, which can be changed, instead of a version. A file alone is always live
+    /// Make a live tree, which can be changed, instead of a version. A file alone is always live, unless it is the image of a disk
     #[arg(long)]
     pub(crate) live: bool,
-    /// Version whose unchanged files are taken over [default: the last complete one beside NAME of the same source and host]
+    /// Version whose unchanged files, or bytes of an image, are taken over [default: the last complete one beside NAME of the same source
+    /// and host; of an image: the last complete one beside NAME]
     #[arg(long, value_name = "MNT/NAME", conflicts_with_all = ["live", "reread"])]
     pub(crate) base: Option<PathBuf>,
-    /// Read all files, also those that did not change
+    /// Read everything, also what did not change
     #[arg(long, conflicts_with = "live")]
     pub(crate) reread: bool,
-    /// Part of the unchanged files that is read all the same and compared: a percentage, `full` or `none`
-    #[arg(long, value_name = "PERCENT|full|none", default_value = "none", value_parser = parse_verify, conflicts_with = "live")]
-    pub(crate) verify: u8,
+    /// Part of what is unchanged that is read all the same and compared: a percentage, `full` or `none` [default: none; of an image: 0.5%]
+    #[arg(long, value_name = "PERCENT|full|none", value_parser = parse_verify, conflicts_with = "live")]
+    pub(crate) verify: Option<u32>,
+    /// SOURCE, a file or a block device, is the image of a disk: make a version with this image
+    #[arg(long, conflicts_with_all = ["live", "one_file_system"])]
+    pub(crate) image: bool,
+    /// Read of the image only what this map names as changed since the base. Implies --image
+    #[arg(long, value_name = "MAP", conflicts_with_all = ["live", "one_file_system", "reread"])]
+    pub(crate) changed: Option<PathBuf>,
+    /// Format of MAP
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT", requires = "changed")]
+    pub(crate) changed_format: crate::changes::Format,
+    /// The state of the image at which MAP begins. If the base is of another state, everything is read
+    #[arg(long, value_name = "TOKEN", requires = "changed", value_parser = parse_token)]
+    pub(crate) token_from: Option<String>,
+    /// Name of the state that is put, such as that of a checkpoint or bitmap: the next MAP may begin there. Implies --image
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["live", "one_file_system"], value_parser = parse_token)]
+    pub(crate) token: Option<String>,
+    /// Name of the image in its version [default: that in the base, or else that of SOURCE]
+    #[arg(long = "as", value_name = "NAME")]
+    pub(crate) file_name: Option<std::ffi::OsString>,
     /// Seconds of work after which what is complete so far is named, for the next put to go on from; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 300, conflicts_with = "live")]
     pub(crate) incomplete_every: u64,
@@ -263,15 +284,34 @@ pub(crate) struct PutArgs {
     pub(crate) json: bool,
 }
 
-/// Reads a percentage, `full` or `none`.
-fn parse_verify(text: &str) -> Result<u8, String> {
+impl PutArgs {
+    /// Whether SOURCE is the image of a disk.
+    pub(crate) fn is_image(&self) -> bool {
+        self.image || self.changed.is_some() || self.token.is_some()
+    }
+}
+
+/// Reads a percentage, `full` or `none`. Returns millionths.
+fn parse_verify(text: &str) -> Result<u32, String> {
     match text {
         "none" => Ok(0),
-        "full" => Ok(100),
+        "full" => Ok(VERIFY_ALL),
         _ => {
-            let percent = text.strip_suffix('%').unwrap_or(text).parse().ok().filter(|percent| *percent <= 100);
-            percent.ok_or_else(|| "give a percentage from 0 to 100, `full` or `none`".to_owned())
+            let percent: Option<f64> = text.strip_suffix('%').unwrap_or(text).parse().ok();
+            let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+            let millionths = percent.map(|percent| (percent * 10_000.0).ceil() as u32);
+            millionths.ok_or_else(|| "give a percentage from 0 to 100, `full` or `none`".to_owned())
         }
+    }
+}
+
+/// Millionths of everything.
+pub(crate) const VERIFY_ALL: u32 = 1_000_000;
+
+fn parse_token(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=TOKEN_BYTES_MAX => Ok(text.to_owned()),
+        _ => Err(format!("give 1 to {TOKEN_BYTES_MAX} bytes")),
     }
 }
 

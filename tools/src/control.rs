@@ -28,5 +28,5 @@ mod server;
 
 pub(crate) use client::{ControlClient, DaemonWatch};
 pub(crate) use failure::{Failure, FailureKind, lacks_room};
-pub(crate) use protocol::{FreezeRequest, GetRequest, PutRequest, Request, SnapshotRequest};
+pub(crate) use protocol::{FreezeRequest, GetRequest, PutImageRequest, PutRequest, Request, SnapshotRequest};
 pub(crate) use server::{ControlServer, ControlTarget, PoolSocket, to_value, without_descriptor};

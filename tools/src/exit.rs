@@ -12,6 +12,9 @@ pub(crate) const FAILED: u8 = 1;
 /// dedupfs-gc: `--stop` or an unmount ended it early.
 pub(crate) const PARTLY: u8 = 9;
 
+/// put of an image: the map of changes is wrong. Everything was read, and the version is right.
+pub(crate) const MAP_IS_WRONG: u8 = 10;
+
 /// fsck: something was wrong and was put right (as e2fsck).
 pub(crate) const FSCK_CORRECTED: u8 = 1;
 pub(crate) const FSCK_UNCORRECTED: u8 = 4;
@@ -52,7 +55,8 @@ Exit codes: 0 ok; 1 failed; 2 usage; 4 directory in use; 5 no space; 10 the dire
 pub(crate) const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
-  put and get: 9 copied, but not all of it (put: 10 and 11 are reserved). forget and prune: 9 not all of them removed.
+  put and get: 9 copied, but not all of it. put: 10 the map of changes is wrong, so all of the image was read (11 is reserved).
+  forget and prune: 9 not all of them removed.
   freeze: 9 not all of them frozen.
   mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;
   8 could not check; 16 usage; 32 ended early (added to the others).";

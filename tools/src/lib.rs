@@ -11,6 +11,7 @@ const _: () = assert!(!dedupfs::IS_WORLD, "the feature `world` is for tests: it 
 
 mod access;
 mod args;
+mod changes;
 mod commands;
 mod confirm;
 mod control;

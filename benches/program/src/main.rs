@@ -20,6 +20,7 @@ mod command;
 mod data;
 mod figures;
 mod files;
+mod images;
 mod layout;
 mod machine;
 mod mfdedup;
@@ -101,6 +102,7 @@ enum Command {
     Ablation(ablation::Ablation),
     #[command(alias = "big-file")]
     BigFile(big_file::BigFile),
+    Images(images::Images),
     Series(series::Series),
     Scale(scale::Scale),
     Million(million::Million),
@@ -128,6 +130,7 @@ fn main() -> ExitCode {
             Command::Retention(args) => retention::run(&args),
             Command::Ablation(args) => ablation::run(&args),
             Command::BigFile(args) => big_file::run(&args),
+            Command::Images(args) => images::run(&args),
             Command::Series(args) => series::run(&args),
             Command::Scale(args) => scale::run(&args),
             Command::Million(args) => million::run(&args),

@@ -278,7 +278,7 @@ impl FileBody {
         })
     }
 
-    fn remembering(&mut self, action: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+    pub(super) fn remembering(&mut self, action: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         self.changed = true;
         // Stays if the action panics: content that was taken out of its place is then lost.
         self.failed = Some(EngineError::Internal("a change of this file was interrupted: its new content is lost"));
@@ -331,7 +331,7 @@ impl FileBody {
         Ok(())
     }
 
-    fn append(&mut self, stream: StreamId, data: &[u8]) -> Result<()> {
+    pub(super) fn append(&mut self, stream: StreamId, data: &[u8]) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
@@ -345,7 +345,7 @@ impl FileBody {
         self.stream(stream)?.push_data(data)
     }
 
-    fn append_zeros(&mut self, stream: StreamId, len_bytes: u64) -> Result<()> {
+    pub(super) fn append_zeros(&mut self, stream: StreamId, len_bytes: u64) -> Result<()> {
         push_gap(self.stream(stream)?, len_bytes)
     }
 
@@ -427,7 +427,7 @@ impl FileBody {
         Ok(())
     }
 
-    fn cut_to(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
+    pub(super) fn cut_to(&mut self, stream: StreamId, size_bytes: u64) -> Result<()> {
         self.finish_stream()?;
         self.apply_dirty(stream)?;
         self.restart_at(stream, size_bytes)

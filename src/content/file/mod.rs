@@ -13,12 +13,13 @@
 //! - Publishing merges and finishes everything, builds the tree and logs the new root. Until then the namespace keeps
 //!   the old root: a crash leaves the old content or the new, never a mixture.
 //!
-//! A clone ([`splice`]) takes over pieces from another file.
+//! A clone ([`splice`]) takes over pieces from another file. A delta ([`delta`]) reads what changed from outside of the pool.
 //!
 //! An append goes back to the start of the last segments, and to the start of the chunks that the end of the file had
 //! cut. So the boundaries are the same as if the file had been written at once.
 
 pub(crate) mod body;
+mod delta;
 pub(crate) mod dirty;
 mod former;
 mod published;
@@ -29,4 +30,5 @@ pub(crate) mod seek;
 pub(crate) mod splice;
 
 pub use body::{FileBody, FileContext, Published};
+pub use delta::{Change, Changes, DeltaSource, first_other_than_zero};
 pub use read_ahead::ReadAhead;

@@ -80,7 +80,7 @@ impl Source<'_> {
 }
 
 /// Returns the range of data at or behind `offset`; `None` if only a hole is left.
-fn next_data(from: BorrowedFd<'_>, offset: u64) -> Outcome<Option<std::ops::Range<u64>>> {
+pub(super) fn next_data(from: BorrowedFd<'_>, offset: u64) -> Outcome<Option<std::ops::Range<u64>>> {
     let start = match rustix::fs::seek(from, SeekFrom::Data(offset)) {
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),

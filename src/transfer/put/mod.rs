@@ -1,13 +1,15 @@
 //! Copies a tree from a disk into the pool.
 //!
 //! [`walk`] goes through the directories, [`entry`] copies their entries, [`content`] reads their content. [`frozen`]
-//! makes a version instead of a live tree.
+//! makes a version instead of a live tree. [`image`] makes a version of the image of a disk.
 
 mod content;
 mod entry;
 mod frozen;
+mod image;
 mod options;
 mod walk;
+mod xattrs;
 
 use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
@@ -22,6 +24,8 @@ use rustix::io::Errno;
 
 pub use self::frozen::BaseChoice;
 pub(crate) use self::frozen::put_version;
+pub(crate) use self::image::put_image;
+pub use self::image::{ImageBase, ImageOptions, ImageReport, TOKEN_BYTES_MAX, VerifyImage};
 pub use self::options::{Owner, PutOptions, RACY_MS, VersionOptions};
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};

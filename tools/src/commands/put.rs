@@ -1,4 +1,7 @@
-//! `dedupfs put`: copies a tree into a hidden directory, and gives it its name when it is complete.
+//! `dedupfs put`: copies a tree into a hidden directory, and gives it its name when it is complete. [`image`] does so with the image of a
+//! disk.
+
+mod image;
 
 use std::fs::{File, Metadata};
 use std::os::fd::AsFd;
@@ -10,7 +13,7 @@ use dedupfs::transfer::{BaseChoice, Owner, PutOptions, TransferReport, VersionOp
 use dedupfs::{Origin, Progress, is_frozen};
 use rustix::fs::{AtFlags, Mode};
 
-use crate::args::PutArgs;
+use crate::args::{PutArgs, VERIFY_ALL};
 use crate::control::{Failure, FailureKind, PutRequest};
 use crate::hidden::HiddenDirectory;
 use crate::inside::{self, Inside, NewName};
@@ -19,18 +22,14 @@ use crate::{exit, hidden, interrupt};
 
 pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
     let (from, metadata) = inside::open_source(&args.source)?;
-    inside::check_kind(&args.source, &metadata)?;
-    let to = NewName::at(&args.destination)?;
-    let Some(place) = inside::find(&to.directory)? else {
-        return Err(FailureKind::Usage.because(format!(
-                "{} is in no mounted dedupfs: `dedupfs put SOURCE MNT/NAME` copies into one, `dedupfs mount POOL MNT` mounts it",
-                args.destination.display()
-            ),
-        ));
-    };
-    if metadata.dev() == place.device {
-        return Err(inside::in_same_mount(&args.source));
+    if args.is_image() {
+        return image::run(args, &from, &metadata);
     }
+    inside::check_kind(&args.source, &metadata)?;
+    if args.file_name.is_some() {
+        return Err(FailureKind::Usage.because("--as names the image in a version of one: give --image as well"));
+    }
+    let (to, place) = destination(args, &metadata)?;
     // From here on a signal ends the command in order, and the hidden directory goes.
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
@@ -47,6 +46,30 @@ pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
         }
     }
     inside::conclude("put", &copied?, args.json)
+}
+
+/// Opens the place of the new name.
+fn destination(args: &PutArgs, source: &Metadata) -> Result<(NewName, Inside), Failure> {
+    let to = NewName::at(&args.destination)?;
+    let Some(place) = inside::find(&to.directory)? else {
+        return Err(FailureKind::Usage.because(format!(
+                "{} is in no mounted dedupfs: `dedupfs put SOURCE MNT/NAME` copies into one, `dedupfs mount POOL MNT` mounts it",
+                args.destination.display()
+            ),
+        ));
+    };
+    if source.dev() == place.device {
+        return Err(inside::in_same_mount(&args.source));
+    }
+    Ok((to, place))
+}
+
+/// Returns source and host, for the record of a version.
+fn origin_of(source: &Path) -> Origin {
+    Origin {
+        source: inside::name_of_source(source).as_os_str().as_bytes().to_vec(),
+        host: rustix::system::uname().nodename().to_bytes().to_vec(),
+    }
 }
 
 /// Returns how to make a version; `None` if a live tree is to be made. A file alone is always live.
@@ -73,15 +96,11 @@ fn version_options(args: &PutArgs, source: &Metadata, place: &Inside) -> Result<
         Some(base) => base_at(base, place)?,
         None => BaseChoice::LastIn(place.ino),
     };
-    let path = inside::name_of_source(&args.source);
-    let origin = Origin {
-        source: path.as_os_str().as_bytes().to_vec(),
-        host: rustix::system::uname().nodename().to_bytes().to_vec(),
-    };
     Ok(Some(VersionOptions {
-        origin,
+        origin: origin_of(&args.source),
         base,
-        verify_percent: args.verify,
+        // A part of a percent of the files is at least one in a hundred.
+        verify_percent: u8::try_from(args.verify.unwrap_or(0).div_ceil(VERIFY_ALL / 100)).unwrap_or(100),
         resume_in: (!args.reread).then_some(place.ino),
         incomplete_every_ms: args.incomplete_every.saturating_mul(1000),
         ..VersionOptions::default()
@@ -95,12 +114,17 @@ fn is_open_to_its_owner(source: &Metadata) -> bool {
 
 /// Returns the version at a path as a base. One that is gone costs a full read, and no backup.
 fn base_at(path: &Path, place: &Inside) -> Result<BaseChoice, Failure> {
+    Ok(frozen_at(path, place)?.map_or(BaseChoice::Gone, BaseChoice::Version))
+}
+
+/// Returns the inode number of something in a version; `None` if it is gone.
+fn frozen_at(path: &Path, place: &Inside) -> Result<Option<u64>, Failure> {
     let shown = path.display();
     let metadata = match std::fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            exit::tell(&format!("dedupfs: there is no base {shown}: all files are read\n"));
-            return Ok(BaseChoice::Gone);
+            exit::tell(&format!("dedupfs: there is no base {shown}: everything is read\n"));
+            return Ok(None);
         }
         Err(error) => return Err(FailureKind::Usage.because(format!("cannot look at the base {shown}: {error}"))),
     };
@@ -108,7 +132,19 @@ fn base_at(path: &Path, place: &Inside) -> Result<BaseChoice, Failure> {
         let why = format!("{shown} is no version in the mount of the new one: `dedupfs list` names versions");
         return Err(FailureKind::Usage.because(why));
     }
-    Ok(BaseChoice::Version(metadata.ino()))
+    Ok(Some(metadata.ino()))
+}
+
+/// Returns the user to whom the copy belongs, if it is not the superuser.
+fn owner() -> Result<Option<Owner>, Failure> {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return Ok(None);
+    }
+    let groups = rustix::process::getgroups()
+        .map_err(|errno| Failure::failed(format!("cannot read the groups of this user: {errno}")))?;
+    let (uid, gid) = (uid.as_raw(), rustix::process::getegid().as_raw());
+    Ok(Some(Owner { uid, gid, groups: groups.into_iter().map(|group| group.as_raw()).collect() }))
 }
 
 fn copy(
@@ -118,18 +154,11 @@ fn copy(
     (hidden, version): (&HiddenDirectory<'_>, Option<VersionOptions>),
     progress: &dyn Progress,
 ) -> Result<TransferReport, Failure> {
-    let uid = rustix::process::geteuid();
-    let owner = || {
-        let groups = rustix::process::getgroups()
-            .map_err(|errno| Failure::failed(format!("cannot read the groups of this user: {errno}")))?;
-        let (uid, gid) = (uid.as_raw(), rustix::process::getegid().as_raw());
-        Ok::<_, Failure>(Owner { uid, gid, groups: groups.into_iter().map(|group| group.as_raw()).collect() })
-    };
     let options = PutOptions {
         one_file_system: args.one_file_system,
         leaves_out_device: Some(place.device),
         leaves_out_directories: inside::roots(&place.pool),
-        owner: (!uid.is_root()).then(owner).transpose()?,
+        owner: owner()?,
         version,
     };
     let asks_for_version = options.version.is_some();

@@ -22,8 +22,8 @@ use serde::de::DeserializeOwned;
 
 use super::failure::Failure;
 use super::protocol::{
-    Envelope, FreezeRequest, GetRequest, PROTOCOL_VERSION, PutRequest, REPLY_BYTES_MAX, Reply, Request,
-    SnapshotRequest, decode, encode, read_line,
+    Envelope, FreezeRequest, GetRequest, PROTOCOL_VERSION, PutImageRequest, PutRequest, REPLY_BYTES_MAX, Reply,
+    Request, SnapshotRequest, decode, encode, read_line,
 };
 use super::{address, descriptor};
 
@@ -190,7 +190,18 @@ impl ControlClient {
         from: BorrowedFd<'_>,
         progress: &dyn Progress,
     ) -> Result<TransferReport, Failure> {
-        self.ask_with(&Request::Put(request), Some(from), progress)
+        self.ask_with(&Request::Put(request), &[from], progress)
+    }
+
+    /// Puts an image. With `changes`, their file travels along. If this end closes, or `progress` is cancelled, nothing of it is left.
+    pub(crate) fn put_image(
+        &mut self,
+        request: PutImageRequest,
+        (image, changes): (BorrowedFd<'_>, Option<BorrowedFd<'_>>),
+        progress: &dyn Progress,
+    ) -> Result<TransferReport, Failure> {
+        let descriptors: Vec<_> = std::iter::once(image).chain(changes).collect();
+        self.ask_with(&Request::PutImage(request), &descriptors, progress)
     }
 
     /// Copies out of the pool into the directory `to`. If this end closes, or `progress` is cancelled, copying stops there.
@@ -200,7 +211,7 @@ impl ControlClient {
         to: BorrowedFd<'_>,
         progress: &dyn Progress,
     ) -> Result<TransferReport, Failure> {
-        self.ask_with(&Request::Get(request), Some(to), progress)
+        self.ask_with(&Request::Get(request), &[to], progress)
     }
 
     /// Makes a version. If this end closes, or `progress` is cancelled, nothing of it stays.
@@ -305,7 +316,7 @@ impl ControlClient {
 
     /// Waits until the pool is closed and returns how that went; `None` if the daemon ends, or is killed, without an answer.
     pub(crate) fn await_end(&mut self) -> Option<Result<(), Failure>> {
-        match self.converse(&Request::AwaitEnd, None, &NoProgress) {
+        match self.converse(&Request::AwaitEnd, &[], &NoProgress) {
             Ok(Reply::Failed(failure)) => Some(Err(failure)),
             Ok(_) => Some(Ok(())),
             Err(_) => None,
@@ -331,16 +342,16 @@ impl ControlClient {
     }
 
     fn ask<T: DeserializeOwned>(&mut self, request: &Request, progress: &dyn Progress) -> Result<T, Failure> {
-        self.ask_with(request, None, progress)
+        self.ask_with(request, &[], progress)
     }
 
     fn ask_with<T: DeserializeOwned>(
         &mut self,
         request: &Request,
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
         progress: &dyn Progress,
     ) -> Result<T, Failure> {
-        match self.converse(request, descriptor, progress)? {
+        match self.converse(request, descriptors, progress)? {
             Reply::Failed(failure) => Err(failure),
             Reply::Done(value) => serde_json::from_value(value)
                 .map_err(|error| Failure::failed(format!("the daemon's answer cannot be understood: {error}"))),
@@ -354,7 +365,7 @@ impl ControlClient {
     fn converse(
         &mut self,
         request: &Request,
-        descriptor: Option<BorrowedFd<'_>>,
+        descriptors: &[BorrowedFd<'_>],
         progress: &dyn Progress,
     ) -> Result<Reply, Failure> {
         let lost = |error: io::Error| {
@@ -372,7 +383,7 @@ impl ControlClient {
             .map_err(|error| Failure::failed(format!("cannot encode the request: {error}")))?;
         let line = encode(&Envelope { protocol: PROTOCOL_VERSION, request })?;
         let sent = stream.set_write_timeout(Some(SEND_TIMEOUT));
-        sent.and_then(|()| descriptor::send(&stream, &line, descriptor)).or_else(|error| {
+        sent.and_then(|()| descriptor::send(&stream, &line, descriptors)).or_else(|error| {
             // A refused client finds the other end closed, but the reason may still wait to be read.
             if error.kind() == io::ErrorKind::BrokenPipe { Ok(()) } else { Err(lost(error)) }
         })?;
@@ -382,7 +393,7 @@ impl ControlClient {
         {
             tell(&self.root);
         }
-        let is_copying = descriptor.is_some();
+        let is_copying = !descriptors.is_empty();
         let mut replies = BufReader::new(Attentive { stream: &stream, progress });
         loop {
             let line = read_line(&mut replies, REPLY_BYTES_MAX).map_err(|error| match progress.is_cancelled() {

@@ -1,5 +1,5 @@
-//! A descriptor that travels with a request. The tool opens the file, so the daemon needs neither its path, which may belong to another
-//! mount namespace, nor the right to open it.
+//! Descriptors that travel with a request. The tool opens the files, so the daemon needs neither their paths, which may belong to
+//! another mount namespace, nor the right to open them.
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -12,33 +12,40 @@ use rustix::net::{
     recvmsg, sendmsg,
 };
 
-pub(super) fn send(mut stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let Some(descriptor) = descriptor else { return stream.write_all(bytes) };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Descriptors of a request at most.
+const DESCRIPTORS_MAX: usize = 2;
+
+pub(super) fn send(mut stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+    if descriptors.is_empty() {
+        return stream.write_all(bytes);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = [descriptor];
-    if !control.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(io::Error::other("a descriptor does not fit into a message"));
+    if !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("the descriptors do not fit into a message"));
     }
     let sent = sendmsg(stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
     stream.write_all(bytes.get(sent..).unwrap_or_default())
 }
 
-/// Reads from a socket and keeps the first descriptor that arrives. Closes all others.
+/// Reads from a socket and keeps the first descriptors that arrive. Closes all others.
 pub(super) struct Incoming<'a> {
     pub(super) stream: &'a UnixStream,
-    pub(super) descriptor: &'a RefCell<Option<OwnedFd>>,
+    pub(super) descriptors: &'a RefCell<Vec<OwnedFd>>,
 }
 
 impl Read for Incoming<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let received = recvmsg(self.stream, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC)?;
         for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                for descriptor in descriptors {
-                    self.descriptor.borrow_mut().get_or_insert(descriptor);
+            if let RecvAncillaryMessage::ScmRights(arrived) = message {
+                let mut descriptors = self.descriptors.borrow_mut();
+                for descriptor in arrived {
+                    if descriptors.len() < DESCRIPTORS_MAX {
+                        descriptors.push(descriptor);
+                    }
                 }
             }
         }
@@ -55,26 +62,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_descriptor_arrives_with_its_bytes() {
+    fn descriptors_arrive_with_their_bytes() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"content").unwrap();
         // More than fits into the socket at once.
         let line = vec![b'x'; 1 << 20];
-        let descriptor = RefCell::new(None);
+        let descriptors = RefCell::new(Vec::new());
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                send(&ours, &line, Some(file.as_fd())).unwrap();
-                send(&ours, b"more", Some(file.as_fd())).unwrap();
-                send(&ours, b"without", None).unwrap();
+                send(&ours, &line, &[file.as_fd()]).unwrap();
+                send(&ours, b"more", &[file.as_fd(), file.as_fd()]).unwrap();
+                send(&ours, b"without", &[]).unwrap();
                 ours.shutdown(std::net::Shutdown::Write).unwrap();
             });
             let mut read = Vec::new();
-            Incoming { stream: &theirs, descriptor: &descriptor }.read_to_end(&mut read).unwrap();
+            Incoming { stream: &theirs, descriptors: &descriptors }.read_to_end(&mut read).unwrap();
             assert_eq!(read, [line.as_slice(), b"more", b"without"].concat());
         });
         let mut content = String::new();
-        let mut received = std::fs::File::from(descriptor.into_inner().unwrap());
+        let mut descriptors = descriptors.into_inner();
+        assert_eq!(descriptors.len(), DESCRIPTORS_MAX, "more than that are closed");
+        let mut received = std::fs::File::from(descriptors.remove(0));
         received.seek(SeekFrom::Start(0)).unwrap();
         received.read_to_string(&mut content).unwrap();
         assert_eq!(content, "content");

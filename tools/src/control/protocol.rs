@@ -7,7 +7,7 @@ use dedupfs::Origin;
 use dedupfs::check::CheckOptions;
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::scrub::ScrubOptions;
-use dedupfs::transfer::{Patterns, PutOptions};
+use dedupfs::transfer::{ImageOptions, Patterns, PutOptions};
 use dedupfs_service::Ino;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Failure, FailureKind};
 
 /// Version of the protocol. Both sides must have the same; they are installed together.
-pub(crate) const PROTOCOL_VERSION: u32 = 5;
+pub(crate) const PROTOCOL_VERSION: u32 = 6;
 /// Limit of a request. The largest holds a few options.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 /// Limit of a reply. The largest holds the findings of a check of a badly damaged pool.
@@ -34,6 +34,14 @@ pub(crate) struct PutRequest {
     pub(crate) into: Ino,
     pub(crate) name: Vec<u8>,
     pub(crate) options: PutOptions,
+}
+
+/// An image to be put. The open image travels with it and, behind it, the file with its changes, if these are known.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct PutImageRequest {
+    pub(crate) into: Ino,
+    pub(crate) name: Vec<u8>,
+    pub(crate) options: ImageOptions,
 }
 
 /// A directory or regular file to be copied out of the pool. The open destination directory travels with it.
@@ -92,6 +100,8 @@ pub(crate) enum Request {
     TrialRecovery(PathBuf),
     /// Copies a tree into the pool: [`TransferReport`](dedupfs::transfer::TransferReport).
     Put(PutRequest),
+    /// Puts the image of a disk: [`TransferReport`](dedupfs::transfer::TransferReport).
+    PutImage(PutImageRequest),
     /// Copies a tree out of the pool: [`TransferReport`](dedupfs::transfer::TransferReport).
     Get(GetRequest),
     /// Makes a version: [`VersionReport`](dedupfs::VersionReport).
@@ -292,9 +302,9 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_with_advice_even_if_its_request_is_unknown() {
+        let failure = decode_request(br#"{"protocol":7,"request":{"dance":[]}}"#).unwrap_err();
+        assert!(failure.message.contains("protocol 7") && failure.message.contains("mount"), "{failure}");
         let failure = decode_request(br#"{"protocol":6,"request":{"dance":[]}}"#).unwrap_err();
-        assert!(failure.message.contains("protocol 6") && failure.message.contains("mount"), "{failure}");
-        let failure = decode_request(br#"{"protocol":5,"request":{"dance":[]}}"#).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Usage);
     }
 

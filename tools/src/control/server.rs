@@ -40,11 +40,11 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 pub(crate) trait ControlTarget: Send + Sync + 'static {
-    /// Performs a request and returns its result. `descriptor` came with it.
+    /// Performs a request and returns its result. `descriptors` came with it.
     fn perform(
         &self,
         request: Request,
-        descriptor: Option<OwnedFd>,
+        descriptors: Vec<OwnedFd>,
         progress: &dyn Progress,
     ) -> Result<serde_json::Value, Failure>;
 }
@@ -272,12 +272,12 @@ fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
         return;
     }
     let sink = ReplySink::new(stream);
-    let descriptor = RefCell::new(None);
-    let mut incoming = BufReader::new(Incoming { stream, descriptor: &descriptor });
+    let descriptors = RefCell::new(Vec::new());
+    let mut incoming = BufReader::new(Incoming { stream, descriptors: &descriptors });
     let result = match read_line(&mut incoming, REQUEST_BYTES_MAX) {
         Ok(None) => return,
         Ok(Some(line)) => {
-            decode_request(&line).and_then(|request| perform_guarded(request, descriptor.take(), target, &sink))
+            decode_request(&line).and_then(|request| perform_guarded(request, descriptors.take(), target, &sink))
         }
         Err(error) => Err(Failure::failed(format!("cannot read the request: {error}"))),
     };
@@ -291,12 +291,12 @@ fn answer(stream: &UnixStream, target: &dyn ControlTarget) {
 /// Turns a panic while answering into the client's error, so that the mount goes on.
 fn perform_guarded(
     request: Request,
-    descriptor: Option<OwnedFd>,
+    descriptors: Vec<OwnedFd>,
     target: &dyn ControlTarget,
     sink: &ReplySink<'_>,
 ) -> Result<serde_json::Value, Failure> {
     tracing::debug!(request = %serde_json::to_string(&request).unwrap_or_default(), "control request");
-    catch_unwind(AssertUnwindSafe(|| target.perform(request, descriptor, sink)))
+    catch_unwind(AssertUnwindSafe(|| target.perform(request, descriptors, sink)))
         .unwrap_or_else(|_| Err(Failure::failed("the daemon failed internally while answering: see its log")))
 }
 

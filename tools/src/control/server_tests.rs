@@ -26,7 +26,7 @@ impl ControlTarget for Target {
     fn perform(
         &self,
         request: Request,
-        descriptor: Option<OwnedFd>,
+        descriptors: Vec<OwnedFd>,
         progress: &dyn Progress,
     ) -> Result<serde_json::Value, Failure> {
         // Until the client goes away.
@@ -59,7 +59,8 @@ impl ControlTarget for Target {
                 to_value(())
             }
             Request::Put(request) => {
-                let (mut content, from) = (String::new(), descriptor.ok_or_else(without_descriptor)?);
+                let (mut content, from) =
+                    (String::new(), descriptors.into_iter().next().ok_or_else(without_descriptor)?);
                 std::fs::File::from(from).read_to_string(&mut content).unwrap();
                 let content_bytes = content.len() as u64;
                 to_value(TransferReport { files: request.into, content_bytes, ..TransferReport::default() })

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use dedupfs::transfer::TransferReport;
+use dedupfs::transfer::{ImageReport, TransferReport};
 use dedupfs::{Resumed, VersionReport};
 use jiff::tz::TimeZone;
 
@@ -47,12 +47,33 @@ pub(crate) fn transfer(report: &TransferReport) -> String {
     if let Some(searched) = report.searched_directories {
         let _ = writeln!(text, "searched {searched} directories");
     }
-    if let Some(version) = &report.version {
-        text.push_str(&of_version(version));
+    match (&report.version, &report.image) {
+        (Some(version), Some(image)) => text.push_str(&of_image(version, image)),
+        (Some(version), None) => text.push_str(&of_version(version)),
+        (None, _) => {}
     }
     if report.problem_count > 0 {
         let _ = writeln!(text, "not all of it: {} problems", report.problem_count);
     }
+    text
+}
+
+/// What is new with the version of an image, and what was read of it.
+fn of_image(version: &VersionReport, image: &ImageReport) -> String {
+    let ImageReport { size_bytes, read_bytes, verified_bytes, .. } = image;
+    let mut text = format!(
+        "version with the image {} ({}), new {}, fingerprint {}\n",
+        shown(&image.file_name),
+        show(*size_bytes),
+        show(version.new_bytes),
+        version.fingerprint
+    );
+    let _ = match &image.full_because {
+        Some(why) => writeln!(text, "read everything: {}", shown(why)),
+        None => {
+            writeln!(text, "read {} that changed, compared {} that did not", show(*read_bytes), show(*verified_bytes))
+        }
+    };
     text
 }
 

@@ -16,11 +16,11 @@ use parking_lot::{Condvar, Mutex};
 use super::BUSY_PATIENCE;
 use super::transfers::Transfers;
 use crate::control::{
-    ControlTarget, Failure, FailureKind, FreezeRequest, GetRequest, PutRequest, Request, SnapshotRequest, to_value,
-    without_descriptor,
+    ControlTarget, Failure, FailureKind, FreezeRequest, GetRequest, PutImageRequest, PutRequest, Request,
+    SnapshotRequest, to_value, without_descriptor,
 };
 use crate::gc_policy::Policy;
-use crate::report;
+use crate::{changes, report};
 
 /// Time between the check whether the pool may become read-only and the switch, while the kernel writes back its cache.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
@@ -63,10 +63,11 @@ impl ControlTarget for Daemon {
     fn perform(
         &self,
         request: Request,
-        descriptor: Option<OwnedFd>,
+        descriptors: Vec<OwnedFd>,
         progress: &dyn Progress,
     ) -> Result<serde_json::Value, Failure> {
-        let descriptor = || descriptor.ok_or_else(without_descriptor);
+        let mut descriptors = descriptors.into_iter();
+        let mut descriptor = || descriptors.next().ok_or_else(without_descriptor);
         match request {
             Request::Stats => to_value(self.pool.stats()?),
             Request::Sync => to_value(self.pool.sync()?),
@@ -98,6 +99,9 @@ impl ControlTarget for Daemon {
             }
             Request::TrialRecovery(scratch) => to_value(self.trial_recovery(&scratch, progress)?),
             Request::Put(request) => to_value(self.put(&request, descriptor()?, progress)?),
+            Request::PutImage(request) => {
+                to_value(self.put_image(&request, (descriptor()?, descriptor().ok()), progress)?)
+            }
             Request::Get(request) => to_value(self.get(&request, descriptor()?, progress)?),
             Request::Snapshot(request) => to_value(self.snapshot(&request, progress)?),
             Request::Freeze(request) => to_value(self.freeze(&request, progress)?),
@@ -185,6 +189,21 @@ impl Daemon {
         let transfer = self.transfers.begin();
         let copied = self.pool.put(&request.options, from, to, &transfer.progress(progress));
         tell_copied(&name, copied)
+    }
+
+    fn put_image(
+        &self,
+        request: &PutImageRequest,
+        (image, changes): (OwnedFd, Option<OwnedFd>),
+        progress: &dyn Progress,
+    ) -> Result<TransferReport, Failure> {
+        let name = String::from_utf8_lossy(&request.name);
+        let changes = changes.map(|file| changes::from_file(file.into())).transpose()?;
+        tracing::info!(%name, changes = changes.as_ref().map(|changes| changes.ranges().len()), "putting an image");
+        let to = (request.into, request.name.as_slice());
+        let transfer = self.transfers.begin();
+        let put = self.pool.put_image(&request.options, (image, changes), to, &transfer.progress(progress));
+        tell_copied(&name, put)
     }
 
     fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {

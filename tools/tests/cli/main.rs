@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod command_lines;
+mod images;
 mod json;
 mod messages;
 mod mounts;

@@ -1,6 +1,5 @@
 //! Copies the entries of a directory, except directories, into the pool, for a frozen tree.
 
-use std::cell::Cell;
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -8,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dedupfs_content::{FileBody, Published, RootPin};
-use dedupfs_service::{FileKind, acl, check_xattr_name};
+use dedupfs_service::FileKind;
 use dedupfs_store::codec::{checksum, checksum_seeded};
 use dedupfs_store::recipe::Root;
-use dedupfs_store::tree::{ATTRIBUTES_INLINE_BYTES_MAX, Attribute, Attributes, Content, Entry, encode_attributes};
+use dedupfs_store::tree::{ATTRIBUTES_INLINE_BYTES_MAX, Attributes, Content, Entry, encode_attributes};
 use dedupfs_sync::canary::{Canary, is_planted};
 use rustix::fs::{AtFlags, Mode, OFlags, Stat};
 
@@ -19,15 +18,12 @@ use super::super::super::crew::Space;
 use super::super::super::disk::{self, Place, XattrSpace};
 use super::super::super::tally::{Outcome, Trouble, reading};
 use super::super::content::{ContentSink, Source};
-use super::super::{Version, device_number, version};
+use super::super::{Version, device_number, version, xattrs};
 use super::base::{BaseEntry, ctime_nanos, is_racy};
 use super::window::Batch;
 use super::{Directory, VersionPut};
 use crate::versions::build::{EntryAttributes, FileId, Keep};
 use crate::versions::notes::Noted;
-
-/// Largest set of extended attributes.
-const ATTRIBUTES_BYTES_MAX: usize = 64 << 20;
 
 /// A shorter file is written without its former recipe: reading that would cost as much as asking the index.
 const FORMER_BYTES_MIN: u64 = 8 << 20;
@@ -271,45 +267,12 @@ impl VersionPut<'_> {
         path: &dyn Fn() -> PathBuf,
     ) -> Outcome<CopiedAttributes> {
         let (uid, gid, mode) = self.owner(stat);
-        let (mut set, mut bytes): (Vec<Attribute>, usize) = (Vec::new(), 0);
-        let are_complete = Cell::new(true);
-        let missing = |what: String| {
-            are_complete.set(false);
+        let mut are_complete = true;
+        let mut missing = |what| {
+            are_complete = false;
             self.tally.problem(&path(), what);
         };
-        let take = |name: &CStr, value: &[u8]| {
-            let name = name.to_bytes();
-            let is_optional = disk::is_optional(name);
-            if is_optional && self.options.owner.is_some() {
-                return Ok(());
-            }
-            let refused = |why: &str| {
-                let name = String::from_utf8_lossy(name).into_owned();
-                missing(format!("the pool does not take the extended attribute: {why} ({name})"));
-            };
-            bytes += name.len() + value.len();
-            match check_xattr_name(name) {
-                Err(_) if is_optional => {}
-                Err(errno) => refused(&errno.to_string()),
-                Ok(()) if bytes > ATTRIBUTES_BYTES_MAX => refused("too many bytes of attributes"),
-                Ok(()) if name == acl::ACCESS_XATTR => match acl::set_access(value, mode, true) {
-                    Ok(change) => set.extend(change.stored.map(|stored| (name.to_vec(), stored))),
-                    Err(_) => refused("an access list of a wrong form"),
-                },
-                Ok(()) if name == acl::DEFAULT_XATTR => match acl::Acl::parse(value) {
-                    Ok(list) => set.push((name.to_vec(), list.to_bytes())),
-                    Err(_) => refused("an access list of a wrong form"),
-                },
-                Ok(()) => set.push((name.to_vec(), value.to_vec())),
-            }
-            Ok(())
-        };
-        match from.for_each_xattr(space, |errno| reading("cannot read extended attributes")(errno), take) {
-            Err(Trouble::One(what) | Trouble::Unreadable(what)) => missing(what),
-            outcome => outcome?,
-        }
-        set.sort_unstable();
-        set.dedup_by(|one, other| one.0 == other.0);
+        let set = xattrs::copied(from, (mode, self.options.owner.is_some()), space, &mut missing)?;
         let encoded = encode_attributes(&set);
         let mut keep = Vec::new();
         let attributes = if encoded.len() <= ATTRIBUTES_INLINE_BYTES_MAX {
@@ -323,7 +286,7 @@ impl VersionPut<'_> {
         };
         let (mtime_secs, mtime_nanos) = (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or(0));
         let attributes = EntryAttributes { mode, uid, gid, mtime_secs, mtime_nanos, flags: 0, attributes };
-        Ok(CopiedAttributes { attributes, keep, are_complete: are_complete.get() })
+        Ok(CopiedAttributes { attributes, keep, are_complete })
     }
 }
 

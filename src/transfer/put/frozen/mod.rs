@@ -16,7 +16,7 @@
 mod base;
 mod bases;
 mod entry;
-mod scope;
+pub(super) mod scope;
 mod so_far;
 mod walk;
 mod window;

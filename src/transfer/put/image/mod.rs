@@ -1,0 +1,396 @@
+//! Puts the image of a disk: a version with one file, of which only the changes since a base are read.
+//!
+//! 1. [`base`] finds the file of an earlier version that the image is like, and holds it.
+//! 2. A map names the ranges that changed since. Without a map or a base, or if the base is not the state at which the map begins
+//!    (its *token* tells), everything counts as changed: never a guess.
+//! 3. Maps lie. [`sample`] compares unchanged content with the source by fingerprints. A difference means that everything is read.
+//! 4. [`FileBody::follow`](dedupfs_content::FileBody::follow) reads what changed, and shares the rest.
+//! 5. The file gets the attributes of the source, and the token of its own state, for the next put.
+//!
+//! Batch deduplication for VM backup (section 3) does this with segments of 2 MiB, and checks nothing.
+//!
+//! Memory: the map, 24 bytes for each range; for each thread a run of new content, and 1 MiB of the source.
+
+mod base;
+mod sample;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use dedupfs_base::EngineError;
+use dedupfs_content::{Changes, FileBody, Published, StreamId};
+use dedupfs_namespace::check_name;
+use dedupfs_service::Ino;
+use dedupfs_store::StoreError;
+use dedupfs_store::recipe::Root;
+use dedupfs_store::tree::{Attribute, Attributes, Content, encode_attributes};
+use dedupfs_sync::clock::Instant;
+use serde::{Deserialize, Serialize};
+
+pub use self::base::ImageBase;
+use self::base::{Base, Checked};
+pub use self::sample::VerifyImage;
+use self::source::Source;
+use super::super::tally::Tally;
+use super::super::{Result, TransferError, TransferReport};
+use super::frozen::scope;
+use super::options::Owner;
+use crate::engine::Core;
+use crate::progress::Progress;
+use crate::service::{Service, now};
+use crate::versions::build::{EntryAttributes, Keep, TreeBuilder};
+use crate::versions::name::{Making, Origin, VersionReport, name_version};
+use crate::versions::work::WORK_MARK;
+
+/// The state of the source that an image holds, as its maker calls it.
+const TOKEN_XATTR: &[u8] = b"user.dedupfs.token";
+/// The content to which the token belongs: a file that was restored with its attributes, and changed, is no longer in that state.
+const CONTENT_XATTR: &[u8] = b"user.dedupfs.content";
+/// The source of an image.
+const SOURCE_XATTR: &[u8] = b"user.dedupfs.source";
+/// The time at which all of an image was last compared with its source or read from it, in seconds since 1970.
+const CHECKED_XATTR: &[u8] = b"user.dedupfs.checked";
+/// Longest token in bytes.
+pub const TOKEN_BYTES_MAX: usize = 255;
+/// Distinguishes the streams of these puts from those of processes.
+const STREAM_BASE: u64 = 1 << 33;
+/// Threads that read a source at most.
+const THREADS_MAX: usize = 8;
+/// Of a source that is shorter than the base, so much of the end is read.
+const TAIL_BYTES: u64 = 1 << 20;
+/// Ranges that differ from the source are named at most so often.
+const NAMED_MAX: usize = 16;
+
+/// How an image is put.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ImageOptions {
+    /// The source, for the version's record.
+    pub origin: Origin,
+    /// The image to which the map of changes refers.
+    pub base: ImageBase,
+    /// Name of the file in the version. If none is given, that of the base.
+    pub file_name: Option<Vec<u8>>,
+    /// Name that it has if the base gives none.
+    pub default_file_name: Vec<u8>,
+    /// The state at which the map begins: the base must be this one.
+    pub token_from: Option<String>,
+    /// The state that is put.
+    pub token: Option<String>,
+    /// How much of what the map calls unchanged is compared with the source.
+    pub verify: VerifyImage,
+    /// The user that puts it, if it is not the superuser.
+    pub owner: Option<Owner>,
+}
+
+/// The reading of an image.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct ImageReport {
+    /// Name of the file in the version.
+    pub file_name: String,
+    /// Length of the image.
+    pub size_bytes: u64,
+    /// Bytes that were read because they count as changed, with what lies around them in their chunks.
+    pub read_bytes: u64,
+    /// Bytes that were compared besides.
+    pub verified_bytes: u64,
+    /// Why everything was read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_because: Option<String>,
+    /// Ranges that the map called unchanged, and that differ. Everything was read then.
+    #[serde(default)]
+    pub lies: Vec<[u64; 2]>,
+}
+
+/// A put under way.
+struct ImagePut<'a> {
+    options: &'a ImageOptions,
+    core: &'a Core,
+    new_content: scope::Context,
+    stream: StreamId,
+    threads: usize,
+}
+
+/// What became of a map of changes.
+enum Followed {
+    /// The content.
+    Whole(Box<FileBody>),
+    /// It is wrong, with the reason.
+    Lies(String),
+}
+
+/// The file of the version.
+struct Image {
+    root: Root,
+    data_bytes: u64,
+    keep: Vec<Keep>,
+    report: ImageReport,
+    checked: Checked,
+}
+
+/// Makes a version with the image `source`, which is a regular file or a block device, and names it `name` in the directory `into` of the
+/// pool. `changes` are those since the base.
+///
+/// # Errors
+/// `changes` lie beyond the source; the source cannot be read; the pool takes no more; `progress` is cancelled. Then nothing has the name.
+pub(crate) fn put_image(
+    core: &Core,
+    service: &Service,
+    options: &ImageOptions,
+    (source, changes): (OwnedFd, Option<Changes>),
+    (into, name): (Ino, &[u8]),
+    progress: &dyn Progress,
+) -> Result<TransferReport> {
+    check_name(name)?;
+    let begun = Instant::now();
+    drop(core.begin_change()?);
+    core.namespace.check_versions()?;
+    // The kernel must see nothing of what is named, and forgotten if the put is interrupted.
+    let has_mark = core.namespace.xattr(into, WORK_MARK)?.is_some();
+    let _hidden = has_mark.then(|| service.hide(into)).transpose()?;
+    let stored_before = core.dedup.stats().bytes_stored;
+    let threads = dedupfs_sync::thread::available_parallelism().map_or(2, std::num::NonZero::get).min(THREADS_MAX);
+    let tally = Tally::new(progress);
+    let source = Source::open(source, (core, service), &tally)?;
+    // Held until the version is named, so that what it shares stays.
+    let base = Base::open(core, service, &options.base);
+    let base_ino = base.as_ref().ok().map(|base| base.version);
+    let new_content = scope::context(core, service, &tally, (into, base_ino));
+    let put = ImagePut { options, core, new_content, stream: StreamId(STREAM_BASE | into), threads };
+    let file_name = put.file_name(base.as_ref().ok())?;
+    let made = put.image(&source, base.as_ref().map_err(String::as_str), changes)?;
+    if source.has_changed() {
+        let what = "changed while it was read: it may be neither as it was nor as it is".to_owned();
+        tally.problem(&put.path(), what);
+    }
+    let (report, checked) = (ImageReport { file_name: dedupfs_base::shown(&file_name), ..made.report }, made.checked);
+    let (attributes, mut keep) = put.attributes(&source, base.as_ref().ok(), (&made.root, checked))?;
+    keep.extend(made.keep);
+    let _pass = core.begin_change()?;
+    let room = service.admit_entries(2)?;
+    let mut tree = TreeBuilder::new(&core.dedup, put.stream);
+    tree.begin_directory(b"");
+    let top = put.top_attributes(&attributes);
+    let content = Content::File { root: made.root, data_bytes: made.data_bytes };
+    tree.add(&file_name, attributes, None, content, keep)?;
+    let built = tree.finish(top)?;
+    drop(room);
+    // A client that has gone gives the version no name.
+    tally.note(tally.go_on(), std::path::PathBuf::new);
+    tally.file(report.read_bytes);
+    let mut transfer = tally.finish()?;
+    let making = Making {
+        dated_secs: None,
+        origin: &options.origin,
+        new_bytes: core.dedup.stats().bytes_stored.saturating_sub(stored_before),
+        problems: transfer.problem_count,
+        elapsed: begun.elapsed(),
+        is_incomplete: false,
+        completed: now(),
+    };
+    let named = name_version(core, built, (into, name), &making)?;
+    transfer.version = Some(VersionReport { base: base_ino, without_base: report.full_because.clone(), ..named });
+    transfer.image = Some(report);
+    core.relieve()?;
+    Ok(transfer)
+}
+
+/// Names the content of a root.
+fn content_name(root: &Root) -> String {
+    let fingerprint = root.reference().map_or_else(String::new, |reference| reference.fingerprint().to_string());
+    format!("{} {fingerprint}", root.len_bytes())
+}
+
+/// Whether an error tells of content of the pool that cannot be read.
+fn is_damage(error: &EngineError) -> bool {
+    matches!(error, EngineError::NotFound | EngineError::Store(StoreError::Corrupt { .. } | StoreError::Io { .. }))
+}
+
+impl ImagePut<'_> {
+    fn path(&self) -> std::path::PathBuf {
+        use std::os::unix::ffi::OsStrExt as _;
+        std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&self.options.origin.source))
+    }
+
+    fn file_name(&self, base: Option<&Base<'_>>) -> Result<Vec<u8>> {
+        let ImageOptions { file_name, default_file_name, .. } = self.options;
+        let name = file_name.as_ref().or(base.map(|base| &base.entry.name)).unwrap_or(default_file_name);
+        check_name(name)?;
+        Ok(name.clone())
+    }
+
+    /// Stores the content.
+    fn image(
+        &self,
+        source: &Source<'_>,
+        base: std::result::Result<&Base<'_>, &str>,
+        changes: Option<Changes>,
+    ) -> Result<Image> {
+        if let Some(last) = changes.as_ref().and_then(|changes| changes.ranges().last())
+            && last.to > source.size_bytes
+        {
+            let (to, size_bytes) = (last.to, source.size_bytes);
+            let why = format!(
+                "the map of changes goes to {to}, and the image has {size_bytes} bytes: give the map of this image"
+            );
+            return Err(TransferError::Top(why));
+        }
+        let mut report = ImageReport { size_bytes: source.size_bytes, ..ImageReport::default() };
+        let mut checked = match self.options.verify {
+            VerifyImage::Full => Checked::Now,
+            VerifyImage::None | VerifyImage::Sample(_) => Checked::AsBefore,
+        };
+        let followed = self.known_changes(base, changes).and_then(|(base, changes)| {
+            let outcome = self.follow_map(source, base, &changes, &mut report);
+            match outcome {
+                Err(TransferError::Pool(error)) if is_damage(&error) => {
+                    Err(format!("the base cannot be read: {error}"))
+                }
+                Ok(Followed::Lies(why)) => Err(why),
+                Ok(Followed::Whole(body)) => Ok(Ok(*body)),
+                Err(error) => Ok(Err(error)),
+            }
+        });
+        let mut body = match followed {
+            Ok(body) => body?,
+            Err(why) => {
+                tracing::info!(why, image = %self.path().display(), "all of an image is read");
+                (report.full_because, checked) = (Some(why), Checked::Now);
+                self.whole(source, base.map_or(Root::Empty, Base::root), &mut report)?
+            }
+        };
+        let (root, data_bytes, keep) = self.publish(&mut body)?;
+        Ok(Image { root, data_bytes, keep: keep.into_iter().collect(), report, checked })
+    }
+
+    /// Stores the content that the base and a map of changes give, if the map does not lie as far as it is compared.
+    fn follow_map(
+        &self,
+        source: &Source<'_>,
+        base: &Base<'_>,
+        changes: &Changes,
+        report: &mut ImageReport,
+    ) -> Result<Followed> {
+        let mut body = self.body(&base.root())?;
+        let lies = sample::compare(self, &body, source, changes)?;
+        report.verified_bytes = source.take_read_bytes();
+        if let Some(first) = lies.first() {
+            for lie in lies.iter().take(NAMED_MAX) {
+                let (from, to) = (lie.start, lie.end);
+                tracing::warn!(from, to, image = %self.path().display(), "this range is not as the map of changes says");
+            }
+            report.lies = lies.iter().take(NAMED_MAX).map(|lie| [lie.start, lie.end]).collect();
+            let (from, to) = (first.start, first.end);
+            return Ok(Followed::Lies(format!("the map of changes is wrong: bytes {from} to {to} are not as it says")));
+        }
+        let tail;
+        let changes = match body.size_bytes() > source.size_bytes {
+            // The last chunk of the source is cut out of one of the base: it must not come from there.
+            true => {
+                tail = changes.and_from(source.size_bytes.saturating_sub(TAIL_BYTES), source.size_bytes);
+                &tail
+            }
+            false => changes,
+        };
+        let followed = body.follow(self.stream, source, (changes, source.size_bytes), self.threads);
+        followed.map_err(|error| source.reason(error))?;
+        report.read_bytes = source.take_read_bytes();
+        Ok(Followed::Whole(Box::new(body)))
+    }
+
+    /// Stores all of the source. Chunks of the base are found without asking the index.
+    fn whole(&self, source: &Source<'_>, base: Root, report: &mut ImageReport) -> Result<FileBody> {
+        let files = &self.new_content.files;
+        let mut body = match FileBody::anew(files.clone(), &base) {
+            Ok(body) => body,
+            Err(_) => self.body(&Root::Empty)?,
+        };
+        let everything = source.everything();
+        let followed = body.follow(self.stream, source, (&everything, source.size_bytes), self.threads);
+        followed.map_err(|error| source.reason(error))?;
+        report.read_bytes = source.take_read_bytes();
+        Ok(body)
+    }
+
+    /// Returns the base and the changes since, or why they are not known.
+    fn known_changes<'a, 'b>(
+        &self,
+        base: std::result::Result<&'a Base<'b>, &str>,
+        changes: Option<Changes>,
+    ) -> std::result::Result<(&'a Base<'b>, Changes), String> {
+        let changes = changes.ok_or_else(|| "no map of changes was given".to_owned())?;
+        let base = base.map_err(str::to_owned)?;
+        if let Some(from) = &self.options.token_from {
+            match base.token() {
+                Some(token) if token == from.as_bytes() => {}
+                Some(token) => {
+                    let token = dedupfs_base::shown(token);
+                    return Err(format!("the map begins at the state {from}, and the base is the state {token}"));
+                }
+                None => return Err(format!("the map begins at the state {from}, and the base names no state")),
+            }
+        }
+        Ok((base, changes))
+    }
+
+    fn body(&self, root: &Root) -> Result<FileBody> {
+        Ok(FileBody::open(self.new_content.files.clone(), root)?)
+    }
+
+    /// Publishes content, and pins what its root names.
+    fn publish(&self, body: &mut FileBody) -> Result<(Root, u64, Option<Keep>)> {
+        let _pass = self.core.begin_change()?;
+        let mut outcome = None;
+        let mut log = |published: Published| {
+            let keep = self.core.dedup.pin_root(&published.root).map(|pin| Keep::Root(Arc::new(pin)));
+            outcome = Some((published.root, published.data_bytes, keep));
+            Ok(())
+        };
+        body.publish(self.stream, &mut log)?;
+        outcome.ok_or_else(|| EngineError::Internal("an image that was not published").into())
+    }
+
+    /// The attributes of the source, and what is known of the image.
+    fn attributes(
+        &self,
+        source: &Source<'_>,
+        base: Option<&Base<'_>>,
+        (root, checked): (&Root, Checked),
+    ) -> Result<(EntryAttributes, Vec<Keep>)> {
+        let mut attributes = source.attributes(self.options.owner.as_ref());
+        let mut set: Vec<Attribute> = source.xattrs(attributes.mode, self.options.owner.is_some())?;
+        set.retain(|(name, _)| ![TOKEN_XATTR, CONTENT_XATTR, SOURCE_XATTR, CHECKED_XATTR].contains(&&**name));
+        if let Some(token) = &self.options.token {
+            set.push((TOKEN_XATTR.to_vec(), token.clone().into_bytes()));
+            set.push((CONTENT_XATTR.to_vec(), content_name(root).into_bytes()));
+        }
+        set.push((SOURCE_XATTR.to_vec(), self.options.origin.source.clone()));
+        let checked = match checked {
+            Checked::Now => Some(now().secs.to_string().into_bytes()),
+            Checked::AsBefore => base.and_then(Base::checked).map(<[u8]>::to_vec),
+        };
+        set.extend(checked.map(|checked| (CHECKED_XATTR.to_vec(), checked)));
+        set.sort_unstable();
+        let encoded = encode_attributes(&set);
+        let mut keep = Vec::new();
+        attributes.attributes = if encoded.len() <= dedupfs_store::tree::ATTRIBUTES_INLINE_BYTES_MAX {
+            Attributes::Inline(encoded)
+        } else {
+            let mut body = self.body(&Root::Empty)?;
+            body.write(self.stream, 0, &encoded)?;
+            let (root, _, pin) = self.publish(&mut body)?;
+            keep.extend(pin);
+            Attributes::Stored(root)
+        };
+        Ok((attributes, keep))
+    }
+
+    /// The version belongs to whom its image belongs to.
+    fn top_attributes(&self, image: &EntryAttributes) -> EntryAttributes {
+        let may_list = (image.mode & 0o444) >> 2;
+        let mode = 0o700 | (image.mode & 0o777) | may_list;
+        EntryAttributes { mode, attributes: Attributes::default(), ..image.clone() }
+    }
+}

@@ -1,0 +1,77 @@
+//! `dedupfs put` of the image of a disk: a version with this image, of which only the changes since the base are read.
+
+use std::fs::{File, Metadata};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
+
+use dedupfs::Progress as _;
+use dedupfs::transfer::{ImageBase, ImageOptions, VerifyImage};
+use rustix::fs::SeekFrom;
+
+use super::{destination, frozen_at, origin_of, owner};
+use crate::args::{PutArgs, VERIFY_ALL};
+use crate::control::{Failure, FailureKind, PutImageRequest};
+use crate::hidden::HiddenDirectory;
+use crate::progress::Bars;
+use crate::{changes, exit, inside, interrupt};
+
+pub(super) fn run(args: &PutArgs, from: &File, metadata: &Metadata) -> Result<u8, Failure> {
+    let shown = args.source.display();
+    if !metadata.is_file() && !metadata.file_type().is_block_device() {
+        let why = format!("{shown} is no image of a disk: it is neither a regular file nor a block device");
+        return Err(FailureKind::Usage.because(why));
+    }
+    // Also the size of a device.
+    let size_bytes = rustix::fs::seek(from, SeekFrom::End(0));
+    let size_bytes =
+        size_bytes.map_err(|errno| Failure::failed(format!("cannot tell the size of {shown}: {errno}")))?;
+    let (to, place) = destination(args, metadata)?;
+    let map = args.changed.as_ref().map(|map| changes::read(map, args.changed_format, size_bytes)).transpose()?;
+    let map = map.as_ref().map(changes::as_file).transpose();
+    let map = map.map_err(|error| Failure::failed(format!("cannot hand the map over: {error}")))?;
+    let base = match &args.base {
+        _ if args.reread => ImageBase::None,
+        Some(base) => frozen_at(base, &place)?.map_or(ImageBase::Gone, ImageBase::Version),
+        None => ImageBase::LastIn(place.ino),
+    };
+    let origin = origin_of(&args.source);
+    let options = ImageOptions {
+        base,
+        file_name: args.file_name.as_ref().map(|name| name.as_bytes().to_vec()),
+        default_file_name: args.source.file_name().unwrap_or("image".as_ref()).as_bytes().to_vec(),
+        token_from: args.token_from.clone(),
+        token: args.token.clone(),
+        verify: match args.verify {
+            None => VerifyImage::default(),
+            Some(0) => VerifyImage::None,
+            Some(VERIFY_ALL..) => VerifyImage::Full,
+            Some(millionths) => VerifyImage::Sample(millionths),
+        },
+        owner: owner()?,
+        origin,
+    };
+    // From here on a signal ends the command in order, and the hidden directory goes.
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let hidden = HiddenDirectory::make(&to.directory, Some(&options.origin))?;
+    let request = PutImageRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
+    let mut daemon = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?;
+    let put = daemon.put_image(request, (from.as_fd(), map.as_ref().map(AsFd::as_fd)), &progress).and_then(|report| {
+        if progress.is_cancelled() {
+            return Err(Failure::failed("interrupted"));
+        }
+        hidden.give_name(&to.name, &args.destination)?;
+        to.directory.sync_all().map_err(|error| {
+            let shown = args.destination.display();
+            Failure::failed(format!("{shown} was put, but could not be made durable: {error}; see the pool's log"))
+        })?;
+        Ok(report)
+    });
+    bars.finish();
+    hidden.remove_or_tell(&args.destination);
+    let report = put?;
+    let code = inside::conclude("put", &report, args.json)?;
+    let has_lies = report.image.is_some_and(|image| !image.lies.is_empty());
+    Ok(if has_lies && code == exit::OK { exit::MAP_IS_WRONG } else { code })
+}

@@ -1,0 +1,140 @@
+//! Images of disks: command lines, maps, messages, exit codes and JSON.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use crate::site::{DEDUPFS, Ran, Site, run};
+
+const IMAGE_BYTES: usize = 8 << 20;
+
+struct Images {
+    site: Site,
+    source: PathBuf,
+    map: PathBuf,
+}
+
+impl Images {
+    fn if_fuse() -> Option<Self> {
+        let site = Site::if_fuse()?;
+        site.mount().ok();
+        fs::create_dir(site.mnt.join("vm7")).unwrap();
+        let (source, map) = (site.root.path().join("disk.raw"), site.root.path().join("map"));
+        let mut state = 1_u64;
+        let bytes = std::iter::repeat_with(|| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        });
+        fs::write(&source, bytes.take(IMAGE_BYTES).collect::<Vec<_>>()).unwrap();
+        Some(Self { site, source, map })
+    }
+
+    /// Puts the image with these options.
+    fn put(&self, options: &[&str], name: &str) -> Ran {
+        let to = self.site.mnt.join("vm7").join(name);
+        let mut words = vec!["put".into()];
+        words.extend(options.iter().map(|option| match *option {
+            "MAP" => self.map.clone().into_os_string(),
+            option => option.into(),
+        }));
+        words.extend([self.source.clone().into_os_string(), to.into_os_string()]);
+        run(DEDUPFS, &words)
+    }
+
+    fn overwrite(&self, at: u64, bytes: &[u8]) {
+        fs::File::options().write(true).open(&self.source).unwrap().write_all_at(bytes, at).unwrap();
+    }
+
+    fn map(&self, text: &str) {
+        fs::write(&self.map, text).unwrap();
+    }
+
+    fn assert_restored(&self, name: &str) {
+        let (version, out) = (self.site.mnt.join("vm7").join(name), self.site.root.path().join(format!("out {name}")));
+        run(DEDUPFS, &["get".into(), version.clone().into_os_string(), out.clone().into_os_string()]).ok();
+        let expected = fs::read(&self.source).unwrap();
+        assert!(fs::read(out.join("disk.raw")).unwrap() == expected, "by get: {name}");
+        assert!(fs::read(version.join("disk.raw")).unwrap() == expected, "through the mount: {name}");
+    }
+}
+
+#[test]
+fn an_image_becomes_a_version_of_which_only_changes_are_read() {
+    let Some(images) = Images::if_fuse() else { return };
+    images
+        .put(&["--token", "one"], "1")
+        .expect(0, &["version with the image disk.raw (8 MiB)", "read everything: no map"]);
+    images.assert_restored("1");
+    images.overwrite(3_000_000, &[7; 5000]);
+    images.map(r#"[{"offset":0,"length":2998272,"type":0,"description":"clean"},
+        {"offset":2998272,"length":8192,"type":1,"description":"dirty"},{"offset":3006464,"length":5382144,"type":0,"description":"clean"}]"#);
+    let put = images.put(&["--changed", "MAP", "--token-from", "one", "--token", "two", "--json"], "2").ok();
+    let put: serde_json::Value = serde_json::from_str(&put.out).unwrap();
+    let (image, read_bytes) = (&put["image"], put["image"]["read_bytes"].as_u64().unwrap());
+    assert!((8192..300_000).contains(&read_bytes), "{put}");
+    assert_eq!((&image["size_bytes"], &image["file_name"]), (&IMAGE_BYTES.into(), &"disk.raw".into()), "{put}");
+    assert!(image["full_because"].is_null() && image["verified_bytes"].as_u64() > Some(1 << 20), "{put}");
+    images.assert_restored("2");
+    // A map that begins elsewhere, and one of nothing.
+    images.overwrite(1 << 20, b"changed");
+    images.map("# nothing\n");
+    images
+        .put(&["--changed", "MAP", "--token-from", "one", "--token", "three"], "3")
+        .expect(0, &["begins at the state one", "the state two"]);
+    images.assert_restored("3");
+    images
+        .put(&["--changed", "MAP", "--token-from", "three", "--verify", "full"], "4")
+        .expect(0, &["read 0 B that changed, compared 8 MiB"]);
+    images
+        .put(&["--changed", "MAP", "--base", images.site.mnt.join("vm7/gone").to_str().unwrap()], "5")
+        .expect(0, &["there is no base"]);
+    run(DEDUPFS, &["list".into(), images.site.mnt.join("vm7").into_os_string()]).expect(0, &["1", "5"]);
+    images.site.umount().ok();
+}
+
+#[test]
+fn a_map_that_lies_costs_a_full_read_and_a_code_of_its_own() {
+    let Some(images) = Images::if_fuse() else { return };
+    images.put(&["--image"], "1").ok();
+    images.overwrite(5 << 20, b"not in the map");
+    images.map("0 4096\n");
+    images
+        .put(&["--changed", "MAP", "--verify", "full"], "2")
+        .expect(10, &["the map of changes is wrong", "read everything"]);
+    images.assert_restored("2");
+    images.site.umount().ok();
+}
+
+#[test]
+fn command_lines_and_maps_that_make_no_sense_are_refused_and_nothing_is_made() {
+    let Some(images) = Images::if_fuse() else { return };
+    for options in [
+        &["--changed", "MAP", "--live"][..],
+        &["--image", "--one-file-system"],
+        &["--token-from", "one"],
+        &["--changed-format", "plain"],
+        &["--changed", "MAP", "--reread"],
+        &["--token", ""],
+        &["--image", "--verify", "101%"],
+        &["--as", "name"],
+    ] {
+        images.put(options, "no").expect(2, &[]);
+    }
+    for (map, advice) in
+        [("", "is empty"), ("what", "its format is unknown"), ("0 999999999\n", "goes beyond the image"), ("[", "EOF")]
+    {
+        images.map(map);
+        images.put(&["--changed", "MAP"], "no").expect(2, &["is no map of the changes of this image", advice]);
+    }
+    fs::remove_file(&images.map).unwrap();
+    images.put(&["--changed", "MAP"], "no").expect(1, &["cannot open the map"]);
+    images.put(&["--image", "--as", "a/b"], "no").expect(2, &["a slash"]);
+    let directory = images.site.root.path();
+    let to = images.site.mnt.join("vm7/no");
+    run(DEDUPFS, &["put".as_ref(), "--image".as_ref(), directory.as_os_str(), to.as_os_str()])
+        .expect(2, &["is no image of a disk"]);
+    assert_eq!(fs::read_dir(images.site.mnt.join("vm7")).unwrap().count(), 0, "nothing is left");
+    images.site.umount().ok();
+}
