@@ -259,10 +259,10 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "PERCENT|full|none", value_parser = parse_verify, conflicts_with = "live")]
     pub(crate) verify: Option<u32>,
     /// SOURCE, a file or a block device, is the image of a disk: make a version with this image
-    #[arg(long, conflicts_with_all = ["live", "one_file_system"])]
+    #[arg(long, conflicts_with_all = ["live", "one_file_system", "incomplete_every"])]
     pub(crate) image: bool,
     /// Read of the image only what this map names as changed since the base. Implies --image
-    #[arg(long, value_name = "MAP", conflicts_with_all = ["live", "one_file_system", "reread"])]
+    #[arg(long, value_name = "MAP", conflicts_with_all = ["live", "one_file_system", "reread", "incomplete_every"])]
     pub(crate) changed: Option<PathBuf>,
     /// Format of MAP
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT", requires = "changed")]
@@ -271,7 +271,7 @@ pub(crate) struct PutArgs {
     #[arg(long, value_name = "TOKEN", requires = "changed", value_parser = parse_token)]
     pub(crate) token_from: Option<String>,
     /// Name of the state that is put, such as that of a checkpoint or bitmap: the next MAP may begin there. Implies --image
-    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["live", "one_file_system"], value_parser = parse_token)]
+    #[arg(long, value_name = "TOKEN", conflicts_with_all = ["live", "one_file_system", "incomplete_every"], value_parser = parse_token)]
     pub(crate) token: Option<String>,
     /// Name of the image in its version [default: that in the base, or else that of SOURCE]
     #[arg(long = "as", value_name = "NAME")]

@@ -87,10 +87,14 @@ impl Map {
                 bytes(size_bytes)
             ));
         }
-        let overhang_bytes = self.overhang_bytes;
-        let is_beyond =
-            |range: &&Change| range.to > size_bytes && range.to - size_bytes.max(range.from) > overhang_bytes;
-        if let Some(beyond) = self.ranges.iter().find(is_beyond) {
+        let is_beyond = |end: u64| end.saturating_sub(size_bytes) > self.overhang_bytes;
+        if let Some(until) = self.named_until.filter(|until| is_beyond(*until)) {
+            return Err(format!(
+                "it ends at {until}, beyond the image, which has {}: it is of another image",
+                bytes(size_bytes)
+            ));
+        }
+        if let Some(beyond) = self.ranges.iter().find(|range| is_beyond(range.to)) {
             let Change { from, to, .. } = beyond;
             return Err(format!(
                 "its range from {from} to {to} goes beyond the image, which has {}",

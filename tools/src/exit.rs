@@ -38,7 +38,8 @@ Exit codes: 0 ok, or ended by --max-time or --max-io; 1 failed; 2 usage; 3 not a
 
 pub(crate) const HELP_OF_COPIES: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
-  4 pool in use; 5 no space in the pool, or at the destination; 6 pool damaged; 9 copied, but not all of it: messages name the rest.
+  4 pool in use; 5 no space in the pool, or at the destination; 6 pool damaged; 9 copied, but not all of it: messages name the rest;
+  put of an image: 10 its map of changes is wrong, so all of it was read.
   get: 1 also if --include and --exclude leave nothing.";
 
 pub(crate) const HELP_OF_FORGETTING: &str = "\

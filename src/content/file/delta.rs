@@ -27,10 +27,11 @@ pub trait DeltaSource: Sync {
     /// # Errors
     /// The source cannot be read, or ends; the pool takes no more.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<()>;
-    /// Calls `push`, which takes so many bytes into the pool, with room for them.
+    /// Calls `push`, which takes so many bytes of the source into the pool, with room for them. Also called, with 0, before work that takes
+    /// none.
     ///
     /// # Errors
-    /// Those of `push`; the pool takes no more.
+    /// Those of `push`; the pool takes no more; the work is to end.
     fn store(&self, len_bytes: u64, push: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 }
 
@@ -81,19 +82,13 @@ impl Changes {
         &self.0
     }
 
-    /// The same, and everything from this offset on up to `end`.
+    /// Returns these changes up to an offset, and everything from there to `end`.
     #[must_use]
-    pub fn and_from(&self, offset: u64, end: u64) -> Self {
+    pub fn with_all_from(&self, offset: u64, end: u64) -> Self {
         let before = self.0.iter().filter(|change| change.from < offset);
         let before = before.map(|change| Change { to: change.to.min(offset), ..*change });
         let all = (offset < end).then_some(Change { from: offset, to: end, is_zero: false });
         Self(before.chain(all).collect())
-    }
-
-    /// Bytes that must be read.
-    #[must_use]
-    pub fn data_bytes(&self) -> u64 {
-        self.0.iter().filter(|change| !change.is_zero).map(|change| change.to - change.from).sum()
     }
 
     /// The ranges that end behind an offset.
@@ -135,11 +130,13 @@ impl FileBody {
             return self.truncate(stream, 0);
         }
         self.remembering(|body| {
-            if size_bytes < body.size_bytes() {
-                body.cut_to(stream, size_bytes)?;
-            }
-            body.finish_stream()?;
-            body.apply_dirty(stream)?;
+            source.store(0, &mut || {
+                if size_bytes < body.size_bytes() {
+                    body.cut_to(stream, size_bytes)?;
+                }
+                body.finish_stream()?;
+                body.apply_dirty(stream)
+            })?;
             let end = body.size_bytes();
             body.rewrite(stream, &Edits::Source { changes, source, end }, threads)?;
             body.append_from(stream, source, changes, size_bytes)
@@ -160,7 +157,8 @@ impl FileBody {
             // Without a change behind the end, the bytes are as unknown as changed ones.
             let zeros = changes.from(at).take_while(|change| change.from < until).find(|change| change.is_zero);
             if let Some(zeros) = zeros.filter(|zeros| zeros.from == at) {
-                self.append_zeros(stream, zeros.to.min(size_bytes) - at)?;
+                let len_bytes = zeros.to.min(size_bytes) - at;
+                source.store(0, &mut || self.append_zeros(stream, len_bytes))?;
                 continue;
             }
             let end = zeros.map_or(until, |zeros| zeros.from);

@@ -272,6 +272,9 @@ impl FileBody {
         let mut window = Window { body: self, edits, stretch, run, tail: Vec::new(), changed_until: 0, open: false };
         let mut position = first;
         while let Some((start, piece)) = self.pieces.get(position) {
+            if let Edits::Source { source, .. } = edits {
+                source.store(0, &mut || Ok(()))?;
+            }
             window.walk_piece(start, piece, &known)?;
             position += 1;
             walked(position);

@@ -44,7 +44,10 @@ fn maps_of_qemu_img_are_read() {
     assert_eq!(changes_of(overlay, 262_144), Ok(vec![(0, 65_536, false), (131_072, 262_144, true)]));
     // The end is rounded up.
     assert_eq!(changes_of(overlay, 262_000), Ok(vec![(0, 65_536, false), (131_072, 262_000, true)]));
-    // Of a smaller image, and cut in its middle.
+    // Of a larger image, also if nothing changed behind the end; of a smaller one; and cut in its middle.
+    for size_bytes in [100_000, 190_000] {
+        assert!(changes_of(overlay, size_bytes).is_err_and(|why| why.contains("beyond the image")), "{size_bytes}");
+    }
     assert!(changes(overlay).is_err_and(|why| why.contains("ends at 262144")));
     let cut = overlay.replace(r#""start": 65536"#, r#""start": 70000"#);
     assert!(changes(&cut).is_err_and(|why| why.contains("gap")));

@@ -118,6 +118,7 @@ fn command_lines_and_maps_that_make_no_sense_are_refused_and_nothing_is_made() {
         &["--changed", "MAP", "--reread"],
         &["--token", ""],
         &["--image", "--verify", "101%"],
+        &["--image", "--incomplete-every", "10"],
         &["--as", "name"],
     ] {
         images.put(options, "no").expect(2, &[]);

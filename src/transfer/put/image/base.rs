@@ -3,7 +3,6 @@
 use dedupfs_base::Result;
 use dedupfs_namespace::{VERSION_RECORD, version_of};
 use dedupfs_service::Ino;
-use dedupfs_store::OperationsLog as _;
 use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{Attribute, Content, Entry};
 use serde::{Deserialize, Serialize};
@@ -48,13 +47,6 @@ pub(super) struct Base<'a> {
 impl<'a> Base<'a> {
     /// Opens the chosen base. `Err` says in words why there is none.
     pub(super) fn open(core: &'a Core, service: &'a Service, choice: &ImageBase) -> std::result::Result<Self, String> {
-        // What is shared with the base may be lost. Reading the source stores it again.
-        if core.namespace.has_losses() {
-            return Err(
-                "content of the pool is lost: everything is read, and what the image has of it is stored again"
-                    .to_owned(),
-            );
-        }
         let version = match *choice {
             ImageBase::None => return Err("everything is to be read".to_owned()),
             ImageBase::Gone => return Err("the named base does not exist".to_owned()),

@@ -1,8 +1,8 @@
 //! Puts the image of a disk: a version with one file, of which only the changes since a base are read.
 //!
 //! 1. [`base`] finds the file of an earlier version that the image is like, and holds it.
-//! 2. A map names the ranges that changed since. Without a map or a base, or if the base is not the state at which the map begins
-//!    (its *token* tells), everything counts as changed: never a guess.
+//! 2. A map names the ranges that changed since. Without a map or a base, or if the base's *token* is not that of the state at which the map
+//!    begins, everything counts as changed. Without a token the base is taken as it is.
 //! 3. Maps lie. [`sample`] compares unchanged content with the source by fingerprints. A difference means that everything is read.
 //! 4. [`FileBody::follow`](dedupfs_content::FileBody::follow) reads what changed, and shares the rest.
 //! 5. The file gets the attributes of the source, and the token of its own state, for the next put.
@@ -17,16 +17,19 @@ mod source;
 #[cfg(test)]
 mod tests;
 
+use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use dedupfs_base::EngineError;
 use dedupfs_content::{Changes, FileBody, Published, StreamId};
 use dedupfs_namespace::check_name;
 use dedupfs_service::Ino;
-use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{Attribute, Attributes, Content, encode_attributes};
+use dedupfs_store::{OperationsLog as _, StoreError};
 use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
 
@@ -75,11 +78,13 @@ pub struct ImageOptions {
     pub file_name: Option<Vec<u8>>,
     /// Name that it has if the base gives none.
     pub default_file_name: Vec<u8>,
+    /// Read everything. The base gives no more than its name to the file.
+    pub reread: bool,
     /// The state at which the map begins: the base must be this one.
     pub token_from: Option<String>,
     /// The state that is put.
     pub token: Option<String>,
-    /// How much of what the map calls unchanged is compared with the source.
+    /// How much is compared with the source of the content that the map calls unchanged, or zeros.
     pub verify: VerifyImage,
     /// The user that puts it, if it is not the superuser.
     pub owner: Option<Owner>,
@@ -99,7 +104,7 @@ pub struct ImageReport {
     /// Why everything was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_because: Option<String>,
-    /// Ranges that the map called unchanged, and that differ. Everything was read then.
+    /// The first ranges that the map called unchanged, or zeros, and that are something else. Everything was read then.
     #[serde(default)]
     pub lies: Vec<[u64; 2]>,
 }
@@ -113,7 +118,7 @@ struct ImagePut<'a> {
     threads: usize,
 }
 
-/// What became of a map of changes.
+/// The result of following a map of changes.
 enum Followed {
     /// The content.
     Whole(Box<FileBody>),
@@ -153,7 +158,8 @@ pub(crate) fn put_image(
     let stored_before = core.dedup.stats().bytes_stored;
     let threads = dedupfs_sync::thread::available_parallelism().map_or(2, std::num::NonZero::get).min(THREADS_MAX);
     let tally = Tally::new(progress);
-    let source = Source::open(source, (core, service), &tally)?;
+    let path = PathBuf::from(OsStr::from_bytes(&options.origin.source));
+    let source = Source::open((source, path), (core, service), &tally)?;
     // Held until the version is named, so that what it shares stays.
     let base = Base::open(core, service, &options.base);
     let base_ino = base.as_ref().ok().map(|base| base.version);
@@ -178,7 +184,7 @@ pub(crate) fn put_image(
     let built = tree.finish(top)?;
     drop(room);
     // A client that has gone gives the version no name.
-    tally.note(tally.go_on(), std::path::PathBuf::new);
+    tally.note(tally.go_on(), PathBuf::new);
     tally.file(report.read_bytes);
     let mut transfer = tally.finish()?;
     let making = Making {
@@ -205,13 +211,16 @@ fn content_name(root: &Root) -> String {
 
 /// Whether an error tells of content of the pool that cannot be read.
 fn is_damage(error: &EngineError) -> bool {
-    matches!(error, EngineError::NotFound | EngineError::Store(StoreError::Corrupt { .. } | StoreError::Io { .. }))
+    matches!(
+        error,
+        EngineError::NotFound
+            | EngineError::Store(StoreError::Corrupt { .. } | StoreError::Io { .. } | StoreError::NotFound { .. })
+    )
 }
 
 impl ImagePut<'_> {
-    fn path(&self) -> std::path::PathBuf {
-        use std::os::unix::ffi::OsStrExt as _;
-        std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&self.options.origin.source))
+    fn path(&self) -> PathBuf {
+        PathBuf::from(OsStr::from_bytes(&self.options.origin.source))
     }
 
     fn file_name(&self, base: Option<&Base<'_>>) -> Result<Vec<u8>> {
@@ -258,7 +267,9 @@ impl ImagePut<'_> {
             Err(why) => {
                 tracing::info!(why, image = %self.path().display(), "all of an image is read");
                 (report.full_because, checked) = (Some(why), Checked::Now);
-                self.whole(source, base.map_or(Root::Empty, Base::root), &mut report)?
+                // A chunk of the base may be lost.
+                let former = base.ok().filter(|_| !self.has_losses()).map_or(Root::Empty, Base::root);
+                self.whole(source, former, &mut report)?
             }
         };
         let (root, data_bytes, keep) = self.publish(&mut body)?;
@@ -289,7 +300,7 @@ impl ImagePut<'_> {
         let changes = match body.size_bytes() > source.size_bytes {
             // The last chunk of the source is cut out of one of the base: it must not come from there.
             true => {
-                tail = changes.and_from(source.size_bytes.saturating_sub(TAIL_BYTES), source.size_bytes);
+                tail = changes.with_all_from(source.size_bytes.saturating_sub(TAIL_BYTES), source.size_bytes);
                 &tail
             }
             false => changes,
@@ -320,8 +331,15 @@ impl ImagePut<'_> {
         base: std::result::Result<&'a Base<'b>, &str>,
         changes: Option<Changes>,
     ) -> std::result::Result<(&'a Base<'b>, Changes), String> {
+        if self.options.reread {
+            return Err("everything is to be read".to_owned());
+        }
         let changes = changes.ok_or_else(|| "no map of changes was given".to_owned())?;
         let base = base.map_err(str::to_owned)?;
+        if self.has_losses() {
+            let why = "content of the pool is lost: all of the image is read, and what it has of it is stored again";
+            return Err(why.to_owned());
+        }
         if let Some(from) = &self.options.token_from {
             match base.token() {
                 Some(token) if token == from.as_bytes() => {}
@@ -333,6 +351,10 @@ impl ImagePut<'_> {
             }
         }
         Ok((base, changes))
+    }
+
+    fn has_losses(&self) -> bool {
+        self.core.namespace.has_losses()
     }
 
     fn body(&self, root: &Root) -> Result<FileBody> {
@@ -387,7 +409,7 @@ impl ImagePut<'_> {
         Ok((attributes, keep))
     }
 
-    /// The version belongs to whom its image belongs to.
+    /// The attributes of the version: it belongs to the owner of the image.
     fn top_attributes(&self, image: &EntryAttributes) -> EntryAttributes {
         let may_list = (image.mode & 0o444) >> 2;
         let mode = 0o700 | (image.mode & 0o777) | may_list;

@@ -19,10 +19,12 @@ const RUN_BYTES: u64 = 64 << 10;
 const RUNS_MIN: u64 = 64;
 /// Runs at most: of an image of 64 TiB, every thousandth.
 const RUNS_MAX: u64 = 1 << 20;
+/// Ranges that differ after which no more are looked for.
+const LIES_MAX: usize = 16;
 /// Parts of an image that is compared as a whole.
 const PART_BYTES: u64 = 64 << 20;
 
-/// How much of what a map calls unchanged is compared.
+/// How much is compared of the content that a map calls unchanged, or zeros.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum VerifyImage {
     /// Nothing.
@@ -72,7 +74,11 @@ pub(super) fn compare(
     let (next, found) = (Mutex::new(ranges), Mutex::new((Vec::new(), None)));
     let work = || {
         loop {
-            let Some(range) = next.lock().next().filter(|_| found.lock().1.is_none()) else { return };
+            let is_enough = {
+                let found = found.lock();
+                found.1.is_some() || found.0.len() >= LIES_MAX
+            };
+            let Some(range) = next.lock().next().filter(|_| !is_enough) else { return };
             let difference = match range {
                 Compared::Unchanged(range) => body.first_difference(source, changes, range, source.size_bytes),
                 Compared::Zeros(range) => first_other_than_zero(source, range),
@@ -113,7 +119,7 @@ fn parts(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 }
 
 /// Chooses runs: half of them behind changes, as far as there are so many, and the others anywhere. The second list has those that the map
-/// calls zeros: beginnings, at most half as many.
+/// calls zeros: one in each of its ranges, at most half as many.
 fn runs(
     size_bytes: u64,
     millionths: u32,
@@ -123,8 +129,11 @@ fn runs(
     let bytes = u128::from(size_bytes) * u128::from(millionths) / 1_000_000;
     let count = u64::try_from(bytes / u128::from(RUN_BYTES)).unwrap_or(RUNS_MAX).clamp(RUNS_MIN, RUNS_MAX);
     let zeros: Vec<_> = changes.ranges().iter().filter(|change| change.is_zero).collect();
-    let first = |change: &&&Change| change.from..(change.from + RUN_BYTES).min(change.to);
-    let zero_runs = evenly(&zeros, count / 2).map(|change| first(&change)).collect();
+    let mut zero_run = |change: &Change| {
+        let from = change.from + random((change.to - change.from).div_ceil(RUN_BYTES)) * RUN_BYTES;
+        from..(from + RUN_BYTES).min(change.to)
+    };
+    let zero_runs = evenly(&zeros, count / 2).map(|change| zero_run(change)).collect();
     if count * RUN_BYTES >= size_bytes {
         return (parts(0..size_bytes).collect(), zero_runs);
     }

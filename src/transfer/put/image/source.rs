@@ -1,7 +1,7 @@
 //! The source of an image: a regular file or a block device.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_base::EngineError;
@@ -31,6 +31,8 @@ const EXTENTS_MAX: usize = 1 << 20;
 /// The source.
 pub(super) struct Source<'a> {
     from: OwnedFd,
+    /// For messages.
+    path: PathBuf,
     stat: Stat,
     pub(super) size_bytes: u64,
     core: &'a Core,
@@ -42,7 +44,11 @@ pub(super) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn open(from: OwnedFd, (core, service): (&'a Core, &'a Service), tally: &'a Tally<'a>) -> Result<Self> {
+    pub(super) fn open(
+        (from, path): (OwnedFd, PathBuf),
+        (core, service): (&'a Core, &'a Service),
+        tally: &'a Tally<'a>,
+    ) -> Result<Self> {
         let cannot =
             |errno: Errno| TransferError::Disk { what: "cannot look at the image".to_owned(), error: errno.into() };
         let stat = rustix::fs::fstat(&from).map_err(cannot)?;
@@ -51,8 +57,13 @@ impl<'a> Source<'a> {
             Some(FileKind::BlockDevice) => rustix::fs::seek(&from, SeekFrom::End(0)).map_err(cannot)?,
             _ => return Err(TransferError::Top("the image is neither a regular file nor a block device".to_owned())),
         };
+        // A device that is not connected, or a file of the kernel.
+        let is_device = disk::kind_of(&stat) == Some(FileKind::BlockDevice);
+        if size_bytes == 0 && (is_device || rustix::io::pread(&from, &mut [0; 1], 0).map_err(cannot)? > 0) {
+            return Err(TransferError::Top("the image has no size: is the device connected?".to_owned()));
+        }
         let (read_bytes, failure) = (AtomicU64::new(0), Mutex::new(None));
-        Ok(Self { from, stat, size_bytes, core, service, tally, read_bytes, failure })
+        Ok(Self { from, path, stat, size_bytes, core, service, tally, read_bytes, failure })
     }
 
     /// Returns the bytes that were read since the last call.
@@ -89,7 +100,7 @@ impl<'a> Source<'a> {
         if disk::kind_of(&self.stat) != Some(FileKind::Regular) {
             return Ok(Vec::new());
         }
-        let mut problem = |what| self.tally.problem(Path::new(""), what);
+        let mut problem = |what| self.tally.problem(&self.path, what);
         let place = Place::Open(self.from.as_fd());
         let copied = xattrs::copied(place, (mode, without_optional), &mut XattrSpace::default(), &mut problem);
         copied.map_err(|trouble| match trouble {
@@ -154,6 +165,9 @@ impl DeltaSource for Source<'_> {
     }
 
     fn store(&self, len_bytes: u64, push: &mut dyn FnMut() -> dedupfs_base::Result<()>) -> dedupfs_base::Result<()> {
+        if let Err(Trouble::All(error)) = self.tally.go_on() {
+            return self.fail(error);
+        }
         let _pass = self.core.begin_change()?;
         let room = self.service.admit_write(len_bytes)?;
         push()?;

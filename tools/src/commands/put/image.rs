@@ -31,7 +31,6 @@ pub(super) fn run(args: &PutArgs, from: &File, metadata: &Metadata) -> Result<u8
     let map = map.as_ref().map(changes::as_file).transpose();
     let map = map.map_err(|error| Failure::failed(format!("cannot hand the map over: {error}")))?;
     let base = match &args.base {
-        _ if args.reread => ImageBase::None,
         Some(base) => frozen_at(base, &place)?.map_or(ImageBase::Gone, ImageBase::Version),
         None => ImageBase::LastIn(place.ino),
     };
@@ -40,6 +39,7 @@ pub(super) fn run(args: &PutArgs, from: &File, metadata: &Metadata) -> Result<u8
         base,
         file_name: args.file_name.as_ref().map(|name| name.as_bytes().to_vec()),
         default_file_name: args.source.file_name().unwrap_or("image".as_ref()).as_bytes().to_vec(),
+        reread: args.reread,
         token_from: args.token_from.clone(),
         token: args.token.clone(),
         verify: match args.verify {
