@@ -219,7 +219,7 @@ fn what_did_not_change_for_long_is_taken_over_and_can_be_verified() {
     // A base that is gone costs a full read.
     let gone = to.mnt.join("gone");
     let read = put(&["--base", gone.to_str().unwrap()], &source, &to.mnt.join("v4"));
-    let read = read.expect(0, &["there is no base", "all files are read"]);
+    let read = read.expect(0, &["there is no base", "everything is read"]);
     let four = serde_json::from_str::<TransferReport>(&read.text()).unwrap().version.expect("is a version");
     assert_eq!((four.base, four.taken_over, &four.fingerprint), (None, 0, &one.fingerprint));
     assert!(four.without_base.expect("says why").contains("does not exist"));
