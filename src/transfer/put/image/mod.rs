@@ -64,8 +64,6 @@ const STREAM_BASE: u64 = 1 << 33;
 const THREADS_MAX: usize = 8;
 /// Of a source that is shorter than the base, so much of the end is read.
 const TAIL_BYTES: u64 = 1 << 20;
-/// Ranges that differ from the source are named at most so often.
-const NAMED_MAX: usize = 16;
 
 /// How an image is put.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -288,11 +286,11 @@ impl ImagePut<'_> {
         let lies = sample::compare(self, &body, source, changes)?;
         report.verified_bytes = source.take_read_bytes();
         if let Some(first) = lies.first() {
-            for lie in lies.iter().take(NAMED_MAX) {
+            for lie in &lies {
                 let (from, to) = (lie.start, lie.end);
                 tracing::warn!(from, to, image = %self.path().display(), "this range is not as the map of changes says");
             }
-            report.lies = lies.iter().take(NAMED_MAX).map(|lie| [lie.start, lie.end]).collect();
+            report.lies = lies.iter().map(|lie| [lie.start, lie.end]).collect();
             let (from, to) = (first.start, first.end);
             return Ok(Followed::Lies(format!("the map of changes is wrong: bytes {from} to {to} are not as it says")));
         }
@@ -314,6 +312,8 @@ impl ImagePut<'_> {
     /// Stores all of the source. Chunks of the base are found without asking the index.
     fn whole(&self, source: &Source<'_>, base: Root, report: &mut ImageReport) -> Result<FileBody> {
         let files = &self.new_content.files;
+        // Of a comparison, or of a base that cannot be read to its end.
+        report.verified_bytes += source.take_read_bytes();
         let mut body = match FileBody::anew(files.clone(), &base) {
             Ok(body) => body,
             Err(_) => self.body(&Root::Empty)?,

@@ -50,7 +50,7 @@ enum Compared {
     Zeros(Range<u64>),
 }
 
-/// Compares the sample. Returns ranges that differ, in order: of each run the first.
+/// Compares the sample. Returns the first ranges that differ, in order: one of each run.
 pub(super) fn compare(
     put: &ImagePut<'_>,
     body: &FileBody,
@@ -107,6 +107,7 @@ pub(super) fn compare(
     }
     found.sort_unstable_by_key(|range: &Range<u64>| range.start);
     found.dedup();
+    found.truncate(LIES_MAX);
     Ok(found)
 }
 

@@ -152,7 +152,9 @@ fn regression_zeros_that_are_none_are_found() {
     let zeros = || Some(vec![Change { from: MIB, to: 2 * MIB, is_zero: true }]);
     for (name, verify) in [("2", VerifyImage::Full), ("3", VerifyImage::default())] {
         let put = site.put(&ImageOptions { verify, ..site.options() }, zeros(), name).unwrap();
-        assert_eq!(image(&put).lies.first().map(|lie| lie[0]), Some(MIB), "{put:?}");
+        // The sample begins anywhere in the range.
+        let first = image(&put).lies.first().map(|lie| lie[0]);
+        assert!(first.is_some_and(|first| (MIB..2 * MIB).contains(&first)), "{put:?}");
         assert!(site.content(&put) == bytes);
     }
 }
