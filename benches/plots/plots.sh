@@ -8,6 +8,7 @@
 #   imbalance.tsv     cells of the fullest bucket less those of the emptiest, by depth; a column for each number of buckets
 #   rivals.tsv        series of dedupfs-bench rivals: MB/s of the first backup, the second and the restore; memory, MiB; on disk, MB
 #   aging.tsv         from dedupfs-bench aging --tsv; aging-NAME.tsv the same of another series
+#   batch.tsv         from dedupfs-bench batch_figures --tsv
 #   retention.tsv     from dedupfs-bench retention --tsv; retention-series.tsv the same of a real series
 #
 # Needs gnuplot (Debian and Ubuntu: apt install gnuplot-nox). To look at a figure as PNG: rsvg-convert FIGURE.svg >FIGURE.png
@@ -31,6 +32,7 @@ draw ablation-cost ablation.tsv
 draw index-scale index-scale.tsv
 draw imbalance imbalance.tsv
 draw rivals rivals.tsv
+draw batch batch.tsv
 for series in aging*.tsv; do
     draw aging "$series" "${series%.tsv}"
 done

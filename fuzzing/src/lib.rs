@@ -3,8 +3,14 @@
 //! Bytes are tried in two ways. Raw bytes test the checks in front. Bytes inside a frame or record with valid checksums test the code
 //! behind them. Bytes that decode must encode to the same bytes again, or decode to the same value.
 
+use std::io::Write as _;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+
 use dedupfs_index::fuzzing as index;
 use dedupfs_namespace::fuzzing as namespace;
+use dedupfs_nbd::{Address, Agreed, BASE_ALLOCATION, Connection};
 use dedupfs_store::codec::{ByteReader, ByteWriter, checksum, checksum_seeded};
 use dedupfs_store::container::{
     Compression, ENTRY_BYTES, TableEntry, decode_region, decode_toc, encode_region, scan_table,
@@ -477,4 +483,39 @@ pub fn version_record(data: &[u8]) {
 /// Notes of puts.
 pub fn put_notes(data: &[u8]) {
     dedupfs::fuzzing::put_notes(data);
+}
+
+/// Maps of changes of images.
+pub fn changes(data: &[u8]) {
+    dedupfs_tools::fuzz_map(data);
+}
+
+/// A server of network block devices: its words in the negotiation, and behind it.
+pub fn nbd(data: &[u8]) {
+    let said = |bytes: &[u8]| {
+        let (mut server, client) = UnixStream::pair().expect("makes");
+        // More would wait for the client.
+        server.write_all(&bytes[..bytes.len().min(32 << 10)]).expect("fits");
+        server.shutdown(Shutdown::Write).expect("shuts");
+        // Dropped later: what the client sends goes nowhere.
+        (server, OwnedFd::from(client))
+    };
+    let use_it = |connection: &Connection| {
+        let _ = connection.extents(7, 0..1 << 20, 100, &|| true);
+        let _ = connection.read(0, &mut [0; 1000], &|| true);
+    };
+    let address = Address::parse("nbd://host/export").expect("is good");
+    let (_server, client) = said(&[b"NBDMAGICIHAVEOPT\0\x03", data].concat());
+    if let Ok(connection) = dedupfs_nbd::negotiate(client, &address, &[BASE_ALLOCATION], &|| true) {
+        use_it(&connection);
+    }
+    let (_server, client) = said(data);
+    let agreed = Agreed {
+        size_bytes: 1 << 20,
+        block_bytes: 1,
+        payload_bytes_max: 1 << 20,
+        is_structured: true,
+        contexts: Vec::new(),
+    };
+    use_it(&Connection::resume(client, agreed).expect("goes on"));
 }

@@ -237,7 +237,8 @@ pub(crate) struct UmountArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_COPIES)]
 pub(crate) struct PutArgs {
-    /// Directory or regular file to copy, or image of a disk
+    /// Directory or regular file to copy, or image of a disk: a file, a block device, or an export of an NBD server (nbd://HOST:PORT/EXPORT,
+    /// nbd+unix:///EXPORT?socket=PATH)
     pub(crate) source: PathBuf,
     /// New name in the mount; must not exist
     #[arg(value_name = "MNT/NAME")]
@@ -258,10 +259,11 @@ pub(crate) struct PutArgs {
     /// Part of what is unchanged that is read all the same and compared: a percentage, `full` or `none` [default: none; of an image: 0.5%]
     #[arg(long, value_name = "PERCENT|full|none", value_parser = parse_verify, conflicts_with = "live")]
     pub(crate) verify: Option<u32>,
-    /// SOURCE, a file or a block device, is the image of a disk: make a version with this image
+    /// SOURCE, a file or a block device, is the image of a disk: make a version with this image. Exports always are
     #[arg(long, conflicts_with_all = ["live", "one_file_system", "incomplete_every"])]
     pub(crate) image: bool,
-    /// Read of the image only what this map names as changed since the base. Implies --image
+    /// Read of the image only what this map names as changed since the base. Implies --image. MAP is a file, or `nbd:CONTEXT` for a map that
+    /// the server of SOURCE tells, such as nbd:qemu:dirty-bitmap:NAME
     #[arg(long, value_name = "MAP", conflicts_with_all = ["live", "one_file_system", "reread", "incomplete_every"])]
     pub(crate) changed: Option<PathBuf>,
     /// Format of MAP
@@ -287,7 +289,12 @@ pub(crate) struct PutArgs {
 impl PutArgs {
     /// Whether SOURCE is the image of a disk.
     pub(crate) fn is_image(&self) -> bool {
-        self.image || self.changed.is_some() || self.token.is_some()
+        self.image || self.changed.is_some() || self.token.is_some() || self.source_is_export()
+    }
+
+    /// Whether SOURCE is an export of an NBD server.
+    pub(crate) fn source_is_export(&self) -> bool {
+        self.source.to_str().is_some_and(dedupfs_nbd::Address::is_meant)
     }
 }
 

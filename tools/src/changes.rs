@@ -1,17 +1,20 @@
 //! Maps of the changes of an image, as hypervisors and their tools print them, and the form in which the daemon takes them.
 //!
-//! 1. [`json`], [`thin`] and [`plain`] read one format each into ranges that hold data, or zeros.
+//! 1. [`json`], [`thin`] and [`plain`] read one format each into ranges that hold data, or zeros; [`told`] asks an NBD server for them.
 //! 2. [`Map::changes`] widens ranges of data to whole blocks, narrows those of zeros, and puts them in order. What is named twice
 //!    counts as data: it is read.
 //! 3. [`as_file`] hands the result over: three numbers of 8 bytes for each range.
 //!
 //! Memory: 24 bytes for each range of the map, 400 MB for the largest one.
 
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod json;
 mod plain;
 #[cfg(test)]
 mod tests;
 mod thin;
+mod told;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek as _, Write as _};
@@ -19,6 +22,7 @@ use std::path::Path;
 
 use dedupfs::transfer::{Change, Changes};
 
+pub(crate) use self::told::told_by;
 use crate::control::{Failure, FailureKind};
 use crate::size::show;
 

@@ -42,6 +42,9 @@ mod versions;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
+pub use changes::fuzzing::fuzz_map;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
 pub use control::fuzzing::fuzz_control_lines;
 pub use programs::{dedupfs, dedupfs_gc, dedupfs_stats};
 pub use size::parse_size;

@@ -13,6 +13,7 @@
 mod ablation;
 mod ablation_data;
 mod aging;
+mod batch_figures;
 mod big_file;
 mod check;
 mod cleanup;
@@ -100,6 +101,8 @@ enum Command {
     Mfdedup(mfdedup::Mfdedup),
     Retention(retention::Retention),
     Ablation(ablation::Ablation),
+    #[command(alias = "batch-figures")]
+    BatchFigures(batch_figures::BatchFigures),
     #[command(alias = "big-file")]
     BigFile(big_file::BigFile),
     Images(images::Images),
@@ -129,6 +132,7 @@ fn main() -> ExitCode {
             Command::Mfdedup(args) => mfdedup::run(&args),
             Command::Retention(args) => retention::run(&args),
             Command::Ablation(args) => ablation::run(&args),
+            Command::BatchFigures(args) => batch_figures::run(&args),
             Command::BigFile(args) => big_file::run(&args),
             Command::Images(args) => images::run(&args),
             Command::Series(args) => series::run(&args),

@@ -21,15 +21,15 @@ use crate::progress::Bars;
 use crate::{exit, hidden, interrupt};
 
 pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
-    let (from, metadata) = inside::open_source(&args.source)?;
     if args.is_image() {
-        return image::run(args, &from, &metadata);
+        return image::run(args);
     }
+    let (from, metadata) = inside::open_source(&args.source)?;
     inside::check_kind(&args.source, &metadata)?;
     if args.file_name.is_some() {
         return Err(FailureKind::Usage.because("--as names the image in a version of one: give --image as well"));
     }
-    let (to, place) = destination(args, &metadata)?;
+    let (to, place) = destination(args, Some(metadata.dev()))?;
     // From here on a signal ends the command in order, and the hidden directory goes.
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
@@ -48,8 +48,8 @@ pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
     inside::conclude("put", &copied?, args.json)
 }
 
-/// Opens the place of the new name.
-fn destination(args: &PutArgs, source: &Metadata) -> Result<(NewName, Inside), Failure> {
+/// Opens the place of the new name. The source lies on this device.
+fn destination(args: &PutArgs, source_device: Option<u64>) -> Result<(NewName, Inside), Failure> {
     let to = NewName::at(&args.destination)?;
     let Some(place) = inside::find(&to.directory)? else {
         return Err(FailureKind::Usage.because(format!(
@@ -58,7 +58,7 @@ fn destination(args: &PutArgs, source: &Metadata) -> Result<(NewName, Inside), F
             ),
         ));
     };
-    if source.dev() == place.device {
+    if source_device == Some(place.device) {
         return Err(inside::in_same_mount(&args.source));
     }
     Ok((to, place))

@@ -32,6 +32,9 @@ const REMOVING_RETRY: Duration = Duration::from_millis(50);
 const DAEMON_ENDS_WITHIN: Duration = Duration::from_secs(600);
 /// Time for which an incomplete version waits to be resumed. Also a monthly backup can go on.
 const EXPIRES_AFTER: Duration = Duration::from_secs(35 * 24 * 3600);
+/// Time after which an empty directory of such a name counts as abandoned although it has no mark: a command gives it the mark at once,
+/// unless it was killed before.
+const MARKED_WITHIN: Duration = Duration::from_secs(60);
 
 pub(crate) struct HiddenDirectory<'a> {
     parent: &'a File,
@@ -199,8 +202,12 @@ pub(crate) fn remove_superseded(parent: &File, origin: &Origin) {
 }
 
 fn has_expired(directory: &File) -> std::io::Result<bool> {
+    is_older(directory, EXPIRES_AFTER)
+}
+
+fn is_older(directory: &File, limit: Duration) -> std::io::Result<bool> {
     let age = SystemTime::now().duration_since(directory.metadata()?.modified()?);
-    Ok(age.is_ok_and(|age| age > EXPIRES_AFTER))
+    Ok(age.is_ok_and(|age| age > limit))
 }
 
 /// Removes those abandoned directories that `is_wanted` tells by the value of the mark. Abandoned ones have the prefix and the mark, belong
@@ -218,6 +225,12 @@ fn remove_abandoned_if(parent: &File, is_wanted: &dyn Fn(&File, &[u8]) -> std::i
         let len = rustix::fs::fgetxattr(&directory, HIDDEN_MARK, &mut mark);
         let source = len.ok().and_then(|len| mark.get(..len));
         let is_own = rustix::fs::fstat(&directory).is_ok_and(|stat| stat.st_uid == rustix::process::geteuid().as_raw());
+        let is_unmarked = matches!(len, Err(Errno::NODATA)) && is_own;
+        if is_unmarked && is_older(&directory, MARKED_WITHIN).unwrap_or(false) {
+            // Fails if it is not empty: then it is somebody's.
+            let _removed = rustix::fs::unlinkat(parent, &name, AtFlags::REMOVEDIR);
+            continue;
+        }
         if let Some(source) = source
             && is_own
             && rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive).is_ok()

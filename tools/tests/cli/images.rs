@@ -1,8 +1,11 @@
 //! Images of disks: command lines, maps, messages, exit codes and JSON.
 
 use std::fs;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
+
+use dedupfs_nbd::testing::{BITMAP, Export, Kind, Server, UNIT_BYTES};
 
 use crate::site::{DEDUPFS, Ran, Site, run};
 
@@ -29,6 +32,20 @@ impl Images {
         });
         fs::write(&source, bytes.take(IMAGE_BYTES).collect::<Vec<_>>()).unwrap();
         Some(Self { site, source, map })
+    }
+
+    /// Puts the image with these options from an NBD server.
+    fn put_export(&self, kind: Kind, dirty_units: &[Range<u64>], options: &[&str], name: &str) -> Ran {
+        let socket = self.site.root.path().join(format!("nbd {name}"));
+        let content = fs::read(&self.source).unwrap();
+        let export = Export { name: "disk.raw".to_owned(), content, dirty_units: dirty_units.to_vec() };
+        let _server = Server::at(&socket, export, kind);
+        let address = format!("nbd+unix:///disk.raw?socket={}", socket.display().to_string().replace(' ', "%20"));
+        let to = self.site.mnt.join("vm7").join(name);
+        let mut words = vec!["put".into()];
+        words.extend(options.iter().map(std::ffi::OsString::from));
+        words.extend([address.into(), to.into_os_string()]);
+        run(DEDUPFS, &words)
     }
 
     /// Puts the image with these options.
@@ -136,6 +153,66 @@ fn command_lines_and_maps_that_make_no_sense_are_refused_and_nothing_is_made() {
     let to = images.site.mnt.join("vm7/no");
     run(DEDUPFS, &["put".as_ref(), "--image".as_ref(), directory.as_os_str(), to.as_os_str()])
         .expect(2, &["is no image of a disk"]);
+    assert_eq!(fs::read_dir(images.site.mnt.join("vm7")).unwrap().count(), 0, "nothing is left");
+    images.site.umount().ok();
+}
+
+#[test]
+fn an_export_of_an_nbd_server_is_put_and_of_the_next_one_only_dirty_ranges_are_read() {
+    let Some(images) = Images::if_fuse() else { return };
+    images.overwrite(2 << 20, &[0; 1 << 20]);
+    // Zeros that the server tells are not read.
+    let read_bytes = |put: &Ran| {
+        let put: serde_json::Value = serde_json::from_str(&put.out).unwrap();
+        assert_eq!(put["image"]["size_bytes"], IMAGE_BYTES, "{put}");
+        put["image"]["read_bytes"].as_u64().unwrap()
+    };
+    let put = images.put_export(Kind::Good, &[], &["--token", "one", "--json"], "1").ok();
+    assert_eq!(read_bytes(&put), (7 << 20));
+    images.assert_restored("1");
+    images.overwrite(10 * UNIT_BYTES, &[7; 100]);
+    images.overwrite(60 * UNIT_BYTES, &[0; UNIT_BYTES as usize]);
+    let map = format!("nbd:{BITMAP}");
+    let delta = ["--changed", &map, "--token-from", "one", "--token", "two"];
+    let put = images.put_export(Kind::InParts, &[10..11, 60..61], &[&delta[..], &["--json"]].concat(), "2").ok();
+    assert!((UNIT_BYTES..6 * UNIT_BYTES).contains(&read_bytes(&put)), "{}", put.out);
+    images.assert_restored("2");
+    // Dirty ranges that the server keeps silent about.
+    images.overwrite(4 << 20, b"changed");
+    images
+        .put_export(Kind::Good, &[], &["--changed", &map, "--verify", "full"], "3")
+        .expect(10, &["the map of changes is wrong"]);
+    images.assert_restored("3");
+    images.put_export(Kind::LacksContexts, &[], &delta, "4").expect(0, &["has no map", "read everything"]);
+    images.put_export(Kind::NoExtents, &[], &delta, "5").expect(0, &["breaks the protocol", "read everything"]);
+    images.put_export(Kind::Old, &[], &["--image"], "6").ok();
+    images.assert_restored("6");
+    images.site.umount().ok();
+}
+
+#[test]
+fn nbd_servers_that_fail_are_named_and_nothing_is_made() {
+    let Some(images) = Images::if_fuse() else { return };
+    for (kind, why) in [
+        (Kind::DemandsTls, "TLS"),
+        (Kind::LacksExport, "there is no such export"),
+        (Kind::RefusesReading, "cannot read the image"),
+        (Kind::DataMissing, "breaks the protocol"),
+        (Kind::Leaves, "cannot read the image: the connection to the NBD server broke"),
+    ] {
+        images.put_export(kind, &[], &[], "no").expect(1, &[why]);
+        fs::remove_file(images.site.root.path().join("nbd no")).unwrap();
+    }
+    let put = |source: &str, options: &[&str]| {
+        let to = images.site.mnt.join("vm7/no");
+        let words = [&["put"], options, &[source, to.to_str().unwrap()]].concat();
+        run(DEDUPFS, &words)
+    };
+    put("nbd+unix:///x?socket=/none", &[]).expect(1, &["cannot connect to nbd+unix:///x?socket=/none"]);
+    put("nbd+unix:///x", &[]).expect(2, &["nbd+unix:///EXPORT?socket=PATH"]);
+    put("nbds://host/x", &[]).expect(2, &["TLS"]);
+    put("nbd://host/x", &["--changed", "nbd:base:allocation"]).expect(2, &["qemu:dirty-bitmap:NAME"]);
+    put(images.source.to_str().unwrap(), &["--changed", &format!("nbd:{BITMAP}")]).expect(2, &["give an export"]);
     assert_eq!(fs::read_dir(images.site.mnt.join("vm7")).unwrap().count(), 0, "nothing is left");
     images.site.umount().ok();
 }

@@ -82,6 +82,12 @@ pub struct ImageOptions {
     pub token_from: Option<String>,
     /// The state that is put.
     pub token: Option<String>,
+    /// The source is a socket of an NBD server, with which the caller agreed on this export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub export: Option<dedupfs_nbd::Agreed>,
+    /// Why there is no map of changes, although one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without_map: Option<String>,
     /// How much is compared with the source of the content that the map calls unchanged, or zeros.
     pub verify: VerifyImage,
     /// The user that puts it, if it is not the superuser.
@@ -133,7 +139,7 @@ struct Image {
     checked: Checked,
 }
 
-/// Makes a version with the image `source`, which is a regular file or a block device, and names it `name` in the directory `into` of the
+/// Makes a version with the image `source`, which is a regular file, a block device or the socket of an NBD server, and names it `name` in the directory `into` of the
 /// pool. `changes` are those since the base.
 ///
 /// # Errors
@@ -157,7 +163,7 @@ pub(crate) fn put_image(
     let threads = dedupfs_sync::thread::available_parallelism().map_or(2, std::num::NonZero::get).min(THREADS_MAX);
     let tally = Tally::new(progress);
     let path = PathBuf::from(OsStr::from_bytes(&options.origin.source));
-    let source = Source::open((source, path), (core, service), &tally)?;
+    let source = Source::open((source, options.export.as_ref(), path), (core, service), &tally)?;
     // Held until the version is named, so that what it shares stays.
     let base = Base::open(core, service, &options.base);
     let base_ino = base.as_ref().ok().map(|base| base.version);
@@ -334,7 +340,9 @@ impl ImagePut<'_> {
         if self.options.reread {
             return Err("everything is to be read".to_owned());
         }
-        let changes = changes.ok_or_else(|| "no map of changes was given".to_owned())?;
+        let changes = changes.ok_or_else(|| {
+            self.options.without_map.clone().unwrap_or_else(|| "no map of changes was given".to_owned())
+        })?;
         let base = base.map_err(str::to_owned)?;
         if self.has_losses() {
             let why = "content of the pool is lost: all of the image is read, and what it has of it is stored again";

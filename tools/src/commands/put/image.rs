@@ -1,47 +1,44 @@
 //! `dedupfs put` of the image of a disk: a version with this image, of which only the changes since the base are read.
 
-use std::fs::{File, Metadata};
+mod source;
+
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
 
-use dedupfs::Progress as _;
 use dedupfs::transfer::{ImageBase, ImageOptions, VerifyImage};
-use rustix::fs::SeekFrom;
+use dedupfs::{Origin, Progress as _};
 
+use self::source::Source;
 use super::{destination, frozen_at, origin_of, owner};
 use crate::args::{PutArgs, VERIFY_ALL};
-use crate::control::{Failure, FailureKind, PutImageRequest};
+use crate::control::{Failure, PutImageRequest};
 use crate::hidden::HiddenDirectory;
 use crate::progress::Bars;
 use crate::{changes, exit, inside, interrupt};
 
-pub(super) fn run(args: &PutArgs, from: &File, metadata: &Metadata) -> Result<u8, Failure> {
-    let shown = args.source.display();
-    if !metadata.is_file() && !metadata.file_type().is_block_device() {
-        let why = format!("{shown} is no image of a disk: it is neither a regular file nor a block device");
-        return Err(FailureKind::Usage.because(why));
-    }
-    // Also the size of a device.
-    let size_bytes = rustix::fs::seek(from, SeekFrom::End(0));
-    let size_bytes =
-        size_bytes.map_err(|errno| Failure::failed(format!("cannot tell the size of {shown}: {errno}")))?;
-    let (to, place) = destination(args, metadata)?;
-    let map = args.changed.as_ref().map(|map| changes::read(map, args.changed_format, size_bytes)).transpose()?;
-    let map = map.as_ref().map(changes::as_file).transpose();
+pub(super) fn run(args: &PutArgs) -> Result<u8, Failure> {
+    let source = Source::open(args)?;
+    let (to, place) = destination(args, source.device)?;
+    let map = source.changes.as_ref().map(changes::as_file).transpose();
     let map = map.map_err(|error| Failure::failed(format!("cannot hand the map over: {error}")))?;
     let base = match &args.base {
         Some(base) => frozen_at(base, &place)?.map_or(ImageBase::Gone, ImageBase::Version),
         None => ImageBase::LastIn(place.ino),
     };
-    let origin = origin_of(&args.source);
+    let origin = match &source.address {
+        // No path, which would be made absolute.
+        Some(address) => Origin { source: address.clone().into_bytes(), ..origin_of(&args.source) },
+        None => origin_of(&args.source),
+    };
     let options = ImageOptions {
         base,
         file_name: args.file_name.as_ref().map(|name| name.as_bytes().to_vec()),
-        default_file_name: args.source.file_name().unwrap_or("image".as_ref()).as_bytes().to_vec(),
+        default_file_name: source.file_name.as_bytes().to_vec(),
         reread: args.reread,
         token_from: args.token_from.clone(),
         token: args.token.clone(),
+        export: source.export.clone(),
+        without_map: source.without_map.clone(),
         verify: match args.verify {
             None => VerifyImage::default(),
             Some(0) => VerifyImage::None,
@@ -57,17 +54,19 @@ pub(super) fn run(args: &PutArgs, from: &File, metadata: &Metadata) -> Result<u8
     let hidden = HiddenDirectory::make(&to.directory, Some(&options.origin))?;
     let request = PutImageRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
     let mut daemon = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?;
-    let put = daemon.put_image(request, (from.as_fd(), map.as_ref().map(AsFd::as_fd)), &progress).and_then(|report| {
-        if progress.is_cancelled() {
-            return Err(Failure::failed("interrupted"));
-        }
-        hidden.give_name(&to.name, &args.destination)?;
-        to.directory.sync_all().map_err(|error| {
-            let shown = args.destination.display();
-            Failure::failed(format!("{shown} was put, but could not be made durable: {error}; see the pool's log"))
-        })?;
-        Ok(report)
-    });
+    let put = daemon
+        .put_image(request, (source.descriptor.as_fd(), map.as_ref().map(AsFd::as_fd)), &progress)
+        .and_then(|report| {
+            if progress.is_cancelled() {
+                return Err(Failure::failed("interrupted"));
+            }
+            hidden.give_name(&to.name, &args.destination)?;
+            to.directory.sync_all().map_err(|error| {
+                let shown = args.destination.display();
+                Failure::failed(format!("{shown} was put, but could not be made durable: {error}; see the pool's log"))
+            })?;
+            Ok(report)
+        });
     bars.finish();
     hidden.remove_or_tell(&args.destination);
     let report = put?;

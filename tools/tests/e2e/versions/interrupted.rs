@@ -25,6 +25,14 @@ fn begin(from: &Path, to: &Path) -> Child {
     command.spawn().unwrap()
 }
 
+const MARK: &str = "user.dedupfs.put";
+
+/// Makes a directory two minutes old.
+fn make_old(directory: &Path) {
+    let then = std::time::SystemTime::now() - Duration::from_secs(120);
+    fs::File::open(directory).unwrap().set_modified(then).unwrap();
+}
+
 fn hidden(series: &Path) -> Vec<String> {
     names(series).into_iter().filter(|name| name.starts_with(".dedupfs-put-")).collect()
 }
@@ -65,6 +73,13 @@ fn a_killed_snapshot_leaves_a_whole_version_or_nothing() {
     while hidden(&series).iter().any(is_busy) {
         std::thread::sleep(Duration::from_millis(10));
     }
+    // One that was killed before it could mark its directory is known by its age alone.
+    for name in hidden(&series) {
+        let directory = series.join(name);
+        if rustix::fs::getxattr(&directory, MARK, &mut [0; 16]) == Err(rustix::io::Errno::NODATA) {
+            make_old(&directory);
+        }
+    }
     // The next snapshot removes remains, also of a version without a name.
     let last = series.join("last");
     snapshot(&live, &last).expect(0, &[]);
@@ -73,6 +88,24 @@ fn a_killed_snapshot_leaves_a_whole_version_or_nothing() {
     site.remount();
     site.gc();
     assert_same_content(&live, &last);
+    site.umount();
+    site.assert_clean();
+}
+
+/// A command is killed between the two steps of making its hidden directory.
+#[test]
+fn regression_an_empty_hidden_directory_without_its_mark_is_removed_when_it_is_old() {
+    let Some(site) = Site::mounted_if_fit() else { return };
+    let (series, live) = series(&site);
+    let [young, old, used] = ["00", "11", "22"].map(|digits| series.join(format!(".dedupfs-put-{}", digits.repeat(8))));
+    for directory in [&young, &old, &used] {
+        fs::create_dir(directory).unwrap();
+    }
+    fs::write(used.join("file"), "of somebody").unwrap();
+    make_old(&old);
+    make_old(&used);
+    snapshot(&live, &series.join("v")).expect(0, &[]);
+    assert!(young.exists() && !old.exists() && used.join("file").exists());
     site.umount();
     site.assert_clean();
 }
@@ -87,7 +120,7 @@ fn a_version_without_a_name_is_not_listed_and_the_next_put_removes_it() {
     fs::create_dir(&left).unwrap();
     snapshot(&live, &series.join("v")).expect(0, &[]);
     fs::rename(series.join("v"), left.join("v")).unwrap();
-    rustix::fs::setxattr(&left, "user.dedupfs.put", b"", rustix::fs::XattrFlags::empty()).unwrap();
+    rustix::fs::setxattr(&left, MARK, b"", rustix::fs::XattrFlags::empty()).unwrap();
     assert_eq!(listed(&series), [""; 0]);
     assert_eq!(listed(&site.mnt), [""; 0]);
     let source = site.base.join("source");

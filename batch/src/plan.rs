@@ -1,0 +1,347 @@
+//! Plans: which disks are backed up, from where, and which versions are kept. A TOML file.
+
+use std::collections::HashSet;
+use std::path::{Component, Path, PathBuf};
+use std::time::Duration;
+
+use jiff::civil::Time;
+use serde::Deserialize;
+
+use crate::schedule::Weight;
+use crate::source::Kind;
+
+/// Disks of a plan at most.
+const DISKS_MAX: usize = 10_000;
+/// Readers of a host at most.
+const READERS_MAX: usize = 64;
+/// Bytes a second of a host, if the plan says nothing. For estimates alone.
+const RATE: u64 = 200_000_000;
+
+/// A plan.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// The mount, or a directory in it.
+    pub pool: PathBuf,
+    /// When disks may be begun.
+    pub window: Option<Window>,
+    /// 1: snapshots are to live shortly, 0: the night is to be short.
+    #[serde(default = "default_alpha")]
+    pub alpha: f64,
+    /// Part of what is unchanged that is compared, as `dedupfs put --verify` takes it.
+    pub verify: Option<String>,
+    /// Everything is compared if that was last done so long ago.
+    pub full_verify_every: Option<String>,
+    /// Versions that stay, for each disk.
+    pub keep: Option<Keep>,
+    /// How often a disk that failed is tried again.
+    #[serde(default = "default_retries")]
+    pub retries: u32,
+    /// The hosts.
+    #[serde(default, rename = "host")]
+    pub hosts: Vec<Host>,
+    /// The disks.
+    #[serde(default, rename = "disk")]
+    pub disks: Vec<Disk>,
+}
+
+fn default_alpha() -> f64 {
+    0.9
+}
+
+fn default_retries() -> u32 {
+    2
+}
+
+/// A time of the day in which disks may be begun. It may go over midnight.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Window {
+    /// Such as `22:00`, by the clock of this machine.
+    pub start: Time,
+    /// The same.
+    pub end: Time,
+    /// The end for disks that are read then.
+    #[serde(default)]
+    pub at_end: AtEnd,
+}
+
+impl Window {
+    /// Whether disks may be begun at this time.
+    #[must_use]
+    pub fn has(&self, time: Time) -> bool {
+        match self.start <= self.end {
+            true => (self.start..self.end).contains(&time),
+            false => time >= self.start || time < self.end,
+        }
+    }
+}
+
+/// The end of a window for disks that are read then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AtEnd {
+    /// They are finished.
+    #[default]
+    Finish,
+    /// They are given up.
+    Stop,
+}
+
+/// Versions that stay: the rules of `dedupfs prune`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Keep {
+    /// The last ones.
+    pub last: u32,
+    /// The last one of so many hours.
+    pub hourly: u32,
+    /// The last one of so many days.
+    pub daily: u32,
+    /// The same of weeks.
+    pub weekly: u32,
+    /// The same of months.
+    pub monthly: u32,
+    /// The same of years.
+    pub yearly: u32,
+}
+
+impl Keep {
+    /// The options of `dedupfs prune`.
+    #[must_use]
+    pub fn options(&self) -> Vec<String> {
+        let Self { last, hourly, daily, weekly, monthly, yearly } = *self;
+        let rules = [
+            ("last", last),
+            ("hourly", hourly),
+            ("daily", daily),
+            ("weekly", weekly),
+            ("monthly", monthly),
+            ("yearly", yearly),
+        ];
+        rules
+            .into_iter()
+            .filter(|(_, count)| *count > 0)
+            .flat_map(|(rule, count)| [format!("--keep-{rule}"), count.to_string()])
+            .collect()
+    }
+}
+
+/// A machine that has disks.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Its name in this plan.
+    pub name: String,
+    /// Disks that are read at once.
+    #[serde(default = "one")]
+    pub readers: usize,
+    /// Bytes a second that its readers reach together. For estimates alone.
+    #[serde(default = "default_rate")]
+    pub assumed_rate: u64,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn default_rate() -> u64 {
+    RATE
+}
+
+/// A disk.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Disk {
+    /// Directory below the pool for its versions, such as `web-1/vda`.
+    pub name: String,
+    /// The host that has it.
+    pub host: String,
+    /// Where it is read: [`Kind`].
+    pub source: Kind,
+    /// Disks of a group are those of one point in time.
+    pub group: Option<String>,
+    /// Higher ones are read first.
+    #[serde(default)]
+    pub priority: i32,
+    /// Time by which it is to be done: a disk that misses its deadline is named.
+    pub deadline: Option<Time>,
+}
+
+impl Plan {
+    /// Reads a plan.
+    ///
+    /// # Errors
+    /// A text that names the line, or the disk and how to mend it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let plan: Self = toml::from_str(text).map_err(|error| error.to_string())?;
+        plan.check()?;
+        Ok(plan)
+    }
+
+    /// The number that says whether short snapshots or a short night count.
+    #[must_use]
+    pub fn weight(&self) -> Option<Weight> {
+        Weight::new(self.alpha)
+    }
+
+    /// Time after which everything is compared again.
+    #[must_use]
+    pub fn full_verify_every(&self) -> Option<Duration> {
+        self.full_verify_every.as_deref().and_then(duration)
+    }
+
+    /// Returns the place of a host in [`hosts`](Self::hosts).
+    #[must_use]
+    pub fn host(&self, name: &str) -> Option<usize> {
+        self.hosts.iter().position(|host| host.name == name)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if self.weight().is_none() {
+            return Err("alpha is a number from 0 (a short night) to 1 (short snapshots)".to_owned());
+        }
+        if self.full_verify_every.is_some() && self.full_verify_every().is_none() {
+            return Err("full_verify_every is a time such as \"7d\"".to_owned());
+        }
+        if self.window.as_ref().is_some_and(|window| window.start == window.end) {
+            return Err("the window is empty: its start is its end".to_owned());
+        }
+        if self.keep.is_some_and(|keep| keep.options().is_empty()) {
+            return Err(
+                "`keep` keeps nothing: give rules such as { last = 7, weekly = 4 }, or leave it out to keep all"
+                    .to_owned(),
+            );
+        }
+        if self.disks.is_empty() || self.disks.len() > DISKS_MAX {
+            return Err(format!("it has {} disks: a plan has 1 to {DISKS_MAX}, each in a [[disk]]", self.disks.len()));
+        }
+        let mut hosts = HashSet::new();
+        for Host { name, readers, assumed_rate } in &self.hosts {
+            if !hosts.insert(name) {
+                return Err(format!("two hosts have the name {name}"));
+            }
+            if !(1..=READERS_MAX).contains(readers) || *assumed_rate == 0 {
+                return Err(format!("host {name}: readers is a number from 1 to {READERS_MAX}, assumed_rate above 0"));
+            }
+        }
+        let mut names = HashSet::new();
+        for disk in &self.disks {
+            let name = &disk.name;
+            let is_plain = |part: Component<'_>| matches!(part, Component::Normal(part) if part.to_str().is_some_and(|part| !part.starts_with(".dedupfs")));
+            if name.is_empty() || !Path::new(name).components().all(is_plain) {
+                return Err(format!("disk {name:?}: its name is a path below the pool, such as web-1/vda"));
+            }
+            if !names.insert(Path::new(name).components().collect::<PathBuf>()) {
+                return Err(format!("two disks have the name {name}"));
+            }
+            if !hosts.contains(&disk.host) {
+                return Err(format!("disk {name}: there is no [[host]] with the name {}", disk.host));
+            }
+            let is_elsewhere =
+                |other: &&Disk| other.group.is_some() && other.group == disk.group && other.host != disk.host;
+            if let Some(other) = self.disks.iter().find(is_elsewhere) {
+                return Err(format!("disk {name}: its group has a disk of another host, {}", other.name));
+            }
+        }
+        // Versions of one disk among the directories of another would be pruned as its own.
+        for name in &names {
+            if let Some(above) = name.ancestors().skip(1).find(|above| names.contains(*above)) {
+                return Err(format!(
+                    "disk {}: it lies within the directory of disk {}",
+                    name.display(),
+                    above.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads a time such as `7d`.
+fn duration(text: &str) -> Option<Duration> {
+    let span: jiff::Span = text.parse().ok()?;
+    let exact = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
+    Duration::try_from(exact).ok().filter(|duration| !duration.is_zero())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = r#"
+pool = "/mnt/backup"
+window = { start = "22:00", end = "05:00", at_end = "stop" }
+alpha = 0.5
+verify = "1%"
+full_verify_every = "7d"
+keep = { last = 7, weekly = 4 }
+
+[[host]]
+name = "kvm1"
+readers = 4
+
+[[disk]]
+name = "web-1/vda"
+host = "kvm1"
+source = "qmp:/run/qemu/web-1.qmp node=drive0"
+group = "web-1"
+
+[[disk]]
+name = "web-1/vdb"
+host = "kvm1"
+source = "file:/var/disks/vdb.raw"
+priority = 1
+deadline = "04:00"
+"#;
+
+    #[test]
+    fn a_plan_is_read_as_written() {
+        let plan = Plan::parse(PLAN).expect("is good");
+        assert_eq!((plan.disks.len(), plan.retries, plan.hosts[0].readers), (2, 2, 4));
+        assert_eq!(plan.full_verify_every(), Some(Duration::from_secs(7 * 86_400)));
+        assert_eq!(plan.keep.expect("is there").options(), ["--keep-last", "7", "--keep-weekly", "4"]);
+        let window = plan.window.expect("is there");
+        let at = |text: &str| text.parse().expect("is a time");
+        assert!(["22:00", "23:59", "00:00", "04:59"].into_iter().all(|time| window.has(at(time))));
+        assert!(["05:00", "12:00", "21:59"].into_iter().all(|time| !window.has(at(time))));
+        assert_eq!(window.at_end, AtEnd::Stop);
+    }
+
+    #[test]
+    fn plans_that_make_no_sense_are_refused_by_name() {
+        for (from, to, why) in [
+            ("alpha = 0.5", "alpha = 1.5", "alpha"),
+            ("alpha = 0.5", "alfa = 0.5", "alfa"),
+            ("\"7d\"", "\"soon\"", "full_verify_every"),
+            ("end = \"05:00\"", "end = \"22:00\"", "window is empty"),
+            ("end = \"05:00\"", "end = \"25:00\"", "25:00"),
+            ("{ last = 7, weekly = 4 }", "{ last = 0 }", "keeps nothing"),
+            ("readers = 4", "readers = 0", "readers"),
+            ("name = \"web-1/vdb\"", "name = \"web-1/vda\"", "two disks"),
+            ("name = \"web-1/vdb\"", "name = \"web-1//vda/\"", "two disks"),
+            ("name = \"web-1/vdb\"", "name = \"web-1/vda/x\"", "within the directory of disk web-1/vda"),
+            ("name = \"web-1/vdb\"", "name = \"../x\"", "below the pool"),
+            ("name = \"web-1/vdb\"", "name = \"/x\"", "below the pool"),
+            ("name = \"web-1/vdb\"", "name = \"\"", "below the pool"),
+            ("[[host]]\nname = \"kvm1\"", "[[host]]\nname = \"kvm2\"", "no [[host]] with the name kvm1"),
+            ("[[host]]", "[[host]]\nname = \"kvm1\"\n[[host]]", "two hosts"),
+            ("qmp:", "telnet:", "telnet"),
+            ("node=drive0", "note=drive0", "note"),
+            ("file:/var/disks/vdb.raw", "file:", "lacks a path"),
+        ] {
+            assert!(PLAN.contains(from), "{from}");
+            let error = Plan::parse(&PLAN.replacen(from, to, 1)).expect_err(to);
+            assert!(error.contains(why), "{to}: {error}");
+        }
+        assert!(Plan::parse("pool = \"/mnt\"").expect_err("has no disks").contains("0 disks"));
+        let elsewhere = PLAN.replace("priority = 1", "group = \"web-1\"").replacen(
+            "[[host]]",
+            "[[host]]\nname = \"kvm2\"\n\n[[host]]",
+            1,
+        );
+        let at = elsewhere.rfind("host = \"kvm1\"").expect("is there");
+        let elsewhere = format!("{}host = \"kvm2\"{}", &elsewhere[..at], &elsewhere[at + 13..]);
+        assert!(Plan::parse(&elsewhere).expect_err("has two hosts").contains("another host"));
+    }
+}

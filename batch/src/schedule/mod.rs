@@ -1,0 +1,57 @@
+//! Schedules.
+//!
+//! 1. A [`Job`] is the backup of one disk, on the host that has it.
+//! 2. [`rounds`] puts jobs into rounds that begin on all hosts at once, [`lists`] lets each host take its next job as soon as one of its
+//!    readers is free.
+//! 3. [`Cost`] judges both: the mean time that a snapshot lives, and the length of the night. [`Weight`] says which of them counts.
+
+pub mod brute;
+pub mod lists;
+pub mod rounds;
+#[cfg(test)]
+mod tests;
+
+/// The backup of one disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Job {
+    /// The host that has it. Hosts are numbered from 0.
+    pub host: usize,
+    /// Bytes to be read.
+    pub bytes: u64,
+    /// Higher ones come first, where an order is chosen.
+    pub priority: i32,
+    /// Seconds from the beginning of the night at which it is to be done.
+    pub deadline_secs: Option<u64>,
+}
+
+/// What a schedule costs, in seconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Cost {
+    /// How long a snapshot lives, on average: from the moment at which its disk is to stand still until it is stored. The paper's *T*.
+    pub mean_secs: f64,
+    /// From the beginning until all is done: the paper's *job span J*.
+    pub span_secs: f64,
+}
+
+/// What counts: from 0, the span alone, to 1, the mean alone. The paper's alpha.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Weight(f64);
+
+impl Weight {
+    /// Takes a number from 0 to 1.
+    #[must_use]
+    pub fn new(alpha: f64) -> Option<Self> {
+        (0.0..=1.0).contains(&alpha).then_some(Self(alpha))
+    }
+
+    /// The number to make small (the paper, section 4.1).
+    #[must_use]
+    pub fn of(self, cost: Cost) -> f64 {
+        self.0 * cost.mean_secs + (1.0 - self.0) * cost.span_secs
+    }
+}
+
+/// The number of hosts.
+fn hosts(jobs: &[Job]) -> usize {
+    jobs.iter().map(|job| job.host + 1).max().unwrap_or(0)
+}

@@ -1,0 +1,133 @@
+//! Schedules against the best ones.
+
+use super::lists::{Policy, timetable};
+use super::rounds::{Rounds, best, bpl, dbp2};
+use super::*;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+
+    /// Jobs of very different sizes, as the disks of the paper's clusters are.
+    fn jobs(&mut self, count: u64, hosts: u64) -> Vec<Job> {
+        let mut job = || {
+            let magnitude = self.below(10);
+            let (bytes, host) = (1 + self.below(1 << magnitude) + (1 << magnitude), self.below(hosts) as usize);
+            Job { host, bytes, priority: 0, deadline_secs: None }
+        };
+        (0..count).map(|_| job()).collect()
+    }
+}
+
+fn weight(alpha: f64) -> Weight {
+    Weight::new(alpha).expect("is one")
+}
+
+fn secs(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+#[test]
+fn dbp2_is_at_most_twice_as_bad_as_the_best_mean() {
+    let mut random = Random(1);
+    let [mut of_dbp2, mut of_bpl] = [0.0_f64; 2];
+    for _ in 0..100_000 {
+        let (count, hosts) = (1 + random.below(6), 1 + random.below(4));
+        let jobs = random.jobs(count, hosts);
+        let (_, least) = brute::rounds(&jobs, weight(1.0), &secs).expect("are few");
+        let [dbp2, bpl] =
+            [dbp2, bpl].map(|heuristic| best(&jobs, heuristic, weight(1.0), &secs).1.mean_secs / least.mean_secs);
+        assert!((1.0 - 1e-9..2.0).contains(&dbp2) && bpl > 1.0 - 1e-9, "{dbp2}, {bpl}: {jobs:?}");
+        (of_dbp2, of_bpl) = (of_dbp2.max(dbp2), of_bpl.max(bpl));
+    }
+    println!("the worst mean of DBP2 is {of_dbp2:.3}, that of BPL {of_bpl:.3} times the best");
+    // Otherwise the comparison would show nothing: BPL has no such bound.
+    assert!(of_bpl > 2.0, "{of_bpl}");
+}
+
+#[test]
+fn heuristics_of_the_paper_do_what_it_says() {
+    let job = |host, bytes| Job { host, bytes, priority: 0, deadline_secs: None };
+    // Figure 7: where another host is busy already, a job costs nothing.
+    let jobs = [job(0, 10), job(1, 6), job(1, 5), job(1, 4)];
+    assert_eq!(dbp2(&jobs, 2).round_of, [0, 1, 0, 0]);
+    assert_eq!(bpl(&jobs, 2).round_of, [0, 0, 0, 1]);
+    let cost = |rounds: Rounds| rounds.cost(&jobs, &secs);
+    assert_eq!(cost(dbp2(&jobs, 1)), Cost { mean_secs: 15.0, span_secs: 15.0 });
+    assert_eq!(cost(dbp2(&jobs, 2)), Cost { mean_secs: 9.0, span_secs: 16.0 });
+    // The span alone wants one round.
+    assert_eq!(best(&jobs, dbp2, weight(0.0), &secs).0.count, 1);
+    assert!(best(&jobs, dbp2, weight(1.0), &secs).0.count > 1);
+    assert_eq!(best(&[], bpl, weight(0.5), &secs).1, Cost::default());
+    assert!(Weight::new(1.1).is_none() && Weight::new(f64::NAN).is_none());
+}
+
+#[test]
+fn each_job_has_one_slot_and_readers_never_overlap() {
+    let mut random = Random(2);
+    for _ in 0..2000 {
+        let (count, readers) = (random.below(20), 1 + random.below(4) as usize);
+        let jobs = random.jobs(count, 3);
+        for policy in Policy::ALL {
+            let table = timetable(&jobs, readers, policy, &|job| secs(job.bytes));
+            assert!(table.slots.iter().map(|slot| slot.job).eq(0..jobs.len()));
+            for one in &table.slots {
+                assert!((one.end_secs - one.begin_secs - secs(jobs[one.job].bytes)).abs() < 1e-6);
+                let overlaps = table.slots.iter().filter(|other| {
+                    let is_same = jobs[one.job].host == jobs[other.job].host && one.reader == other.reader;
+                    is_same && one.begin_secs < other.end_secs && other.begin_secs < one.end_secs
+                });
+                assert_eq!(overlaps.count(), 1);
+            }
+            let busiest =
+                (0..3).map(|host| jobs.iter().filter(|job| job.host == host).map(|job| job.bytes).sum::<u64>());
+            assert!(table.cost().span_secs * readers as f64 >= secs(busiest.max().unwrap_or(0)));
+        }
+    }
+}
+
+/// The mean life of a snapshot is the same with each list, so the span decides.
+#[test]
+fn lists_are_nearly_as_short_as_the_best() {
+    let mut random = Random(3);
+    let (mut mixed, mut least_of_all, cases) = (0.0, 0.0, 10_000);
+    for _ in 0..cases {
+        let (count, readers) = (2 + random.below(7), 2 + random.below(2) as usize);
+        let jobs = random.jobs(count, 1);
+        let times: Vec<f64> = jobs.iter().map(|job| secs(job.bytes)).collect();
+        let best = brute::span_secs(&times, readers).expect("are few");
+        let span = |policy| timetable(&jobs, readers, policy, &|job| secs(job.bytes)).cost().span_secs / best;
+        assert!(Policy::ALL.into_iter().all(|policy| span(policy) >= 1.0 - 1e-9));
+        // Graham's bounds.
+        assert!(span(Policy::Longest) <= 4.0 / 3.0 && span(Policy::Mixed) <= 2.0);
+        mixed += span(Policy::Mixed) / f64::from(cases);
+        least_of_all += span(Policy::Longest) / f64::from(cases);
+    }
+    println!("mixed {mixed:.3}, longest first {least_of_all:.3} times the shortest");
+    assert!(mixed < 1.05 && least_of_all < 1.05, "{mixed}, {least_of_all}");
+}
+
+#[test]
+fn priorities_and_deadlines_are_respected_or_named() {
+    let job = |bytes, priority, deadline_secs| Job { host: 0, bytes, priority, deadline_secs };
+    let run = |jobs: &[Job]| timetable(jobs, 1, Policy::Shortest, &|job| secs(job.bytes));
+    let order = |jobs: &[Job]| {
+        let mut slots = run(jobs).slots;
+        slots.sort_by(|one, other| one.begin_secs.total_cmp(&other.begin_secs));
+        slots.into_iter().map(|slot| slot.job).collect::<Vec<_>>()
+    };
+    assert_eq!(order(&[job(5, 0, None), job(9, 1, None), job(1, 0, None)]), [1, 2, 0]);
+    // It would end at 15, and is late then.
+    let jobs = [job(5, 0, None), job(9, 0, Some(10)), job(1, 0, None)];
+    assert_eq!((order(&jobs), run(&jobs).late), (vec![1, 2, 0], vec![]));
+    let jobs = [job(5, 0, Some(4)), job(9, 0, Some(10)), job(1, 0, None)];
+    assert_eq!(run(&jobs).late, [0, 1]);
+    assert!(timetable(&[], 0, Policy::Mixed, &|_| 1.0).slots.is_empty());
+}

@@ -1,0 +1,108 @@
+//! The source of an image, as the caller may read it: a file or a block device, or an export of an NBD server. With its map of changes.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::path::Path;
+
+use dedupfs::transfer::Changes;
+use dedupfs_nbd::{Address, Agreed, BASE_ALLOCATION};
+use rustix::fs::SeekFrom;
+
+use crate::args::PutArgs;
+use crate::control::{Failure, FailureKind};
+use crate::{changes, exit, inside};
+
+/// Before the name of a context, in place of the path of a map.
+const TOLD: &str = "nbd:";
+/// Beginning of the names of contexts that tell changes.
+const BITMAP_CONTEXT: &str = "qemu:dirty-bitmap:";
+
+pub(super) struct Source {
+    pub(super) descriptor: OwnedFd,
+    /// The device of the filesystem that a file lies on.
+    pub(super) device: Option<u64>,
+    /// The address of an export, and the agreement with its server. The daemon goes on with the connection.
+    pub(super) address: Option<String>,
+    pub(super) export: Option<Agreed>,
+    /// Name of the image in its version, unless the base has one.
+    pub(super) file_name: OsString,
+    pub(super) changes: Option<Changes>,
+    /// Why there are no changes, although a map was asked for.
+    pub(super) without_map: Option<String>,
+}
+
+impl Source {
+    pub(super) fn open(args: &PutArgs) -> Result<Self, Failure> {
+        let told = args.changed.as_deref().and_then(Path::to_str).and_then(|map| map.strip_prefix(TOLD));
+        if args.source_is_export() {
+            return open_export(args, told);
+        }
+        if let Some(context) = told {
+            let why = format!(
+                "--changed {TOLD}{context} names a map of an NBD server: give an export as SOURCE, or a file as MAP"
+            );
+            return Err(FailureKind::Usage.because(why));
+        }
+        let (from, metadata) = inside::open_source(&args.source)?;
+        let shown = args.source.display();
+        if !metadata.is_file() && !metadata.file_type().is_block_device() {
+            let why = format!("{shown} is no image of a disk: it is neither a regular file nor a block device");
+            return Err(FailureKind::Usage.because(why));
+        }
+        // Also the size of a device.
+        let size_bytes = rustix::fs::seek(&from, SeekFrom::End(0));
+        let size_bytes =
+            size_bytes.map_err(|errno| Failure::failed(format!("cannot tell the size of {shown}: {errno}")))?;
+        Ok(Self {
+            descriptor: from.into(),
+            device: Some(metadata.dev()),
+            address: None,
+            export: None,
+            file_name: args.source.file_name().unwrap_or("image".as_ref()).to_owned(),
+            changes: changes_in_file(args, size_bytes)?,
+            without_map: None,
+        })
+    }
+}
+
+fn changes_in_file(args: &PutArgs, size_bytes: u64) -> Result<Option<Changes>, Failure> {
+    args.changed.as_ref().map(|map| changes::read(map, args.changed_format, size_bytes)).transpose()
+}
+
+/// Opens an export. `told` is the context that tells its changes.
+fn open_export(args: &PutArgs, told: Option<&str>) -> Result<Source, Failure> {
+    let address = args.source.to_str().unwrap_or_default();
+    let parsed = Address::parse(address).map_err(|error| FailureKind::Usage.because(error.to_string()))?;
+    let shown = |error: dedupfs_nbd::Error| Failure::failed(error.to_string());
+    if let Some(context) = told.filter(|context| !context.starts_with(BITMAP_CONTEXT)) {
+        let why = format!("the meaning of a map {context} is unknown: give --changed {TOLD}{BITMAP_CONTEXT}NAME");
+        return Err(FailureKind::Usage.because(why));
+    }
+    let contexts: Vec<&str> = [BASE_ALLOCATION].into_iter().chain(told).collect();
+    let connection = dedupfs_nbd::connect(&parsed, &contexts, &|| true).map_err(shown)?;
+    let size_bytes = connection.agreed().size_bytes;
+    let (mut without_map, mut changes) = (None, None);
+    match told {
+        None => changes = changes_in_file(args, size_bytes)?,
+        Some(context) => match changes::told_by(&connection, context) {
+            Ok(told) => changes = Some(told),
+            // A tracker that is gone costs time, and no backup.
+            Err(why) => {
+                exit::tell(&format!("dedupfs: {why}: everything is read\n"));
+                without_map = Some(why);
+            }
+        },
+    }
+    let name = Path::new(parsed.export()).file_name().unwrap_or("image".as_ref()).to_owned();
+    let (descriptor, agreed) = connection.into_parts().map_err(shown)?;
+    Ok(Source {
+        descriptor,
+        device: None,
+        address: Some(address.to_owned()),
+        export: Some(agreed),
+        file_name: name,
+        changes,
+        without_map,
+    })
+}
