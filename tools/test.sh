@@ -11,10 +11,13 @@ cd "$(dirname "$0")/.."
 
 need_rust
 need_fuse
-need rsync=rsync tar=tar cmp=diffutils setfattr=attr setfacl=acl python3=python3 git=git sqlite3=sqlite3 pgrep=procps mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs
+need rsync=rsync tar=tar cmp=diffutils setfattr=attr setfacl=acl python3=python3 git=git sqlite3=sqlite3 pgrep=procps mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs \
+    qemu-img=qemu-utils qemu-system-x86_64=qemu-system-x86
 
 # Tests that mount fail without FUSE instead of being skipped.
 export DEDUPFS_REQUIRE_FUSE=1
+# The same for tests of running machines.
+export DEDUPFS_REQUIRE_QEMU=1
 
 say "cargo test --workspace"
 cargo test --locked --workspace "$@"

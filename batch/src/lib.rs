@@ -11,3 +11,5 @@ pub mod model;
 pub mod plan;
 pub mod schedule;
 pub mod source;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

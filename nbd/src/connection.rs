@@ -82,6 +82,12 @@ impl Connection {
         &self.agreed
     }
 
+    /// Whether nothing more can be asked.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.state().failure.is_some()
+    }
+
     /// Fills `into` with the bytes from `offset` on. `keep_waiting` is asked a few times each second.
     ///
     /// # Errors

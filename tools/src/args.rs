@@ -2,6 +2,7 @@
 
 #![expect(rustdoc::broken_intra_doc_links, reason = "brackets show defaults in help texts")]
 
+pub(crate) mod batch;
 pub(crate) mod helpers;
 pub(crate) mod versions;
 
@@ -16,6 +17,7 @@ use dedupfs::transfer::TOKEN_BYTES_MAX;
 use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
+use self::batch::BatchArgs;
 use self::versions::{
     DiffArgs, ForgetArgs, FreezeArgs, HistoryArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs, ThawArgs,
 };
@@ -54,6 +56,7 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
   put and get: 9 copied, but not all of it. put: 10 the map of changes is wrong, so all of the image was read (11 is reserved).
+  batch: 9 not all disks are stored, or without a problem.
   forget and prune: 9 not all of them removed.
   freeze: 9 not all of them frozen.
   mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;
@@ -67,6 +70,7 @@ pub(crate) enum Command {
     Umount(UmountArgs),
     Put(PutArgs),
     Get(GetArgs),
+    Batch(BatchArgs),
     Snapshot(SnapshotArgs),
     Freeze(FreezeArgs),
     Thaw(ThawArgs),
@@ -93,6 +97,7 @@ impl Command {
             Self::Umount(args) => args.json,
             Self::Put(args) => args.json,
             Self::Get(args) => args.json,
+            Self::Batch(args) => args.json,
             Self::Snapshot(args) => args.json,
             Self::Thaw(args) => args.json,
             Self::List(args) => args.json,

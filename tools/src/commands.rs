@@ -1,5 +1,6 @@
 //! One file for each command. Each command returns its exit code or a failure.
 
+pub(crate) mod batch;
 pub(crate) mod diff;
 pub(crate) mod forget;
 pub(crate) mod freeze;

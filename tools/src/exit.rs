@@ -42,6 +42,10 @@ Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of a
   put of an image: 10 its map of changes is wrong, so all of it was read.
   get: 1 also if --include and --exclude leave nothing.";
 
+pub(crate) const HELP_OF_BATCH: &str = "\
+Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
+  4 pool in use; 5 no space; 6 pool damaged; 9 not all disks are stored, or not without a problem: messages name them.";
+
 pub(crate) const HELP_OF_FORGETTING: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 9 not all was done, such as a version that could not be removed: messages tell the rest.";
@@ -57,6 +61,7 @@ pub(crate) const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
   put and get: 9 copied, but not all of it. put: 10 the map of changes is wrong, so all of the image was read (11 is reserved).
+  batch: 9 not all disks are stored, or without a problem.
   forget and prune: 9 not all of them removed.
   freeze: 9 not all of them frozen.
   mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;
@@ -65,7 +70,7 @@ Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of a
 /// All codes, each with the commands that have it, in the order of the table in `docs/guide.md`. A code may mean something else for another
 /// command: scripts know which one they called.
 #[cfg(test)]
-const TABLE: [(u8, &str); 27] = [
+const TABLE: [(u8, &str); 28] = [
     (0, "all"),
     (1, ALL_BUT_CHECKS),
     (2, ALL_BUT_CHECKS),
@@ -76,6 +81,7 @@ const TABLE: [(u8, &str); 27] = [
     (7, "`mount`"),
     (8, "`mount`, `umount`"),
     (9, "`put`, `get`"),
+    (9, "`batch`"),
     (9, "`forget`, `prune`"),
     (9, "`freeze`"),
     (9, "`dedupfs-gc`"),
@@ -263,7 +269,7 @@ mod tests {
             assert!(has(fsck_code(kind), CHECKS), "fsck: {kind:?}");
             assert!(has(mount_code(kind), HELPERS), "mount.dedupfs: {kind:?}");
         }
-        for commands in ["`put`, `get`", "`forget`, `prune`", "`freeze`", "`dedupfs-gc`"] {
+        for commands in ["`put`, `get`", "`batch`", "`forget`, `prune`", "`freeze`", "`dedupfs-gc`"] {
             assert!(has(PARTLY, commands), "{commands}");
         }
         for code in [FSCK_CORRECTED, FSCK_UNCORRECTED, FSCK_ENDED_EARLY] {
@@ -281,6 +287,7 @@ mod tests {
             HELP_WITHOUT_MOUNT,
             HELP_OF_GC,
             HELP_OF_COPIES,
+            HELP_OF_BATCH,
             HELP_OF_FORGETTING,
             HELP_OF_FREEZING,
             HELP_OF_MKFS,

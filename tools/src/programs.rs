@@ -6,8 +6,8 @@ use clap::Parser;
 
 use crate::args::{Command, Dedupfs, Gc, MountArgs, Stats};
 use crate::commands::{
-    diff, forget, freeze, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub, series, snapshot,
-    stats, sync, thaw, umount,
+    batch, diff, forget, freeze, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub, series,
+    snapshot, stats, sync, thaw, umount,
 };
 use crate::control::{Failure, FailureKind};
 use crate::helper::Helper;
@@ -35,6 +35,7 @@ fn perform(command: &Command) -> Result<u8, Failure> {
         Command::Sync(args) => sync::run(args),
         Command::Put(args) => put::run(args),
         Command::Get(args) => get::run(args),
+        Command::Batch(args) => batch::run(args),
         Command::Thaw(args) => thaw::run(args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Freeze(args) => freeze::run(args),

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::{Cost, Job, hosts};
+use super::{Cost, Job, Weight, hosts};
 
 /// The order in which the readers of a host take its jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,13 +54,14 @@ impl Timetable {
     }
 }
 
-/// Returns a timetable. Each host has `readers`; `secs` gives the time of a job.
+/// Returns a timetable. `readers` has the number of each host's; `secs` gives the time of a job.
 ///
 /// Of a host whose jobs would miss deadlines with the policy, those that have one come first, the earliest first. If a job misses its
 /// deadline all the same, it is named.
-pub fn timetable(jobs: &[Job], readers: usize, policy: Policy, secs: &dyn Fn(&Job) -> f64) -> Timetable {
+pub fn timetable(jobs: &[Job], readers: &[usize], policy: Policy, secs: &dyn Fn(&Job) -> f64) -> Timetable {
     let mut table = Timetable::default();
     for host in 0..hosts(jobs) {
+        let readers = readers.get(host).copied().unwrap_or(1);
         let own: Vec<usize> =
             (0..jobs.len()).filter(|number| jobs.get(*number).is_some_and(|job| job.host == host)).collect();
         let mut slots = run(jobs, &own, readers, policy, false, secs);
@@ -93,23 +94,38 @@ fn run(
     secs: &dyn Fn(&Job) -> f64,
 ) -> Vec<Slot> {
     let mut waiting: Vec<(usize, Job)> = own.iter().filter_map(|number| Some((*number, *jobs.get(*number)?))).collect();
-    let urgency = |job: &Job| {
-        let deadline = job.deadline_secs.filter(|_| deadlines_first).unwrap_or(u64::MAX);
-        (deadline, Reverse(job.priority))
-    };
     let mut free_secs = vec![0.0_f64; readers.max(1)];
     let mut slots = Vec::with_capacity(waiting.len());
     while !waiting.is_empty() {
         let first_free = free_secs.iter().enumerate().min_by(|one, other| one.1.total_cmp(other.1));
         let reader = first_free.map_or(0, |(reader, _)| reader);
-        let takes_longest = policy == Policy::Longest || (policy == Policy::Mixed && reader == 0);
-        let size = |job: &Job| if takes_longest { u64::MAX - job.bytes } else { job.bytes };
-        let next = waiting.iter().enumerate().min_by_key(|(_, (number, job))| (urgency(job), size(job), *number));
-        let (number, job) = waiting.swap_remove(next.map_or(0, |(place, _)| place));
+        let Some(place) = next(&waiting, reader, policy, deadlines_first) else { break };
+        let (number, job) = waiting.swap_remove(place);
         let Some(free) = free_secs.get_mut(reader) else { break };
         let begin_secs = *free;
         *free += secs(&job);
         slots.push(Slot { job: number, reader, begin_secs, end_secs: *free });
     }
     slots
+}
+
+/// Returns the place of the job that a reader takes next, of those that wait.
+#[must_use]
+pub fn next(waiting: &[(usize, Job)], reader: usize, policy: Policy, deadlines_first: bool) -> Option<usize> {
+    let takes_longest = policy == Policy::Longest || (policy == Policy::Mixed && reader == 0);
+    let rank = |(number, job): &(usize, Job)| {
+        let deadline = job.deadline_secs.filter(|_| deadlines_first).unwrap_or(u64::MAX);
+        let size = if takes_longest { u64::MAX - job.bytes } else { job.bytes };
+        (deadline, Reverse(job.priority), size, *number)
+    };
+    (0..waiting.len()).min_by_key(|place| waiting.get(*place).map(rank))
+}
+
+/// Returns the policy whose timetable costs least; of several, the default.
+pub fn best(jobs: &[Job], readers: &[usize], weight: Weight, secs: &dyn Fn(&Job) -> f64) -> (Policy, Timetable) {
+    let tables = [Policy::Mixed, Policy::Shortest, Policy::Longest]
+        .map(|policy| (policy, timetable(jobs, readers, policy, secs)));
+    let cost = |table: &Timetable| weight.of(table.cost());
+    let least = tables.into_iter().min_by(|(_, one), (_, other)| cost(one).total_cmp(&cost(other)));
+    least.unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! Schedules against the best ones.
 
-use super::lists::{Policy, timetable};
+use super::lists::{self, Policy, timetable};
 use super::rounds::{Rounds, best, bpl, dbp2};
 use super::*;
 
@@ -76,7 +76,7 @@ fn each_job_has_one_slot_and_readers_never_overlap() {
         let (count, readers) = (random.below(20), 1 + random.below(4) as usize);
         let jobs = random.jobs(count, 3);
         for policy in Policy::ALL {
-            let table = timetable(&jobs, readers, policy, &|job| secs(job.bytes));
+            let table = timetable(&jobs, &[readers; 3], policy, &|job| secs(job.bytes));
             assert!(table.slots.iter().map(|slot| slot.job).eq(0..jobs.len()));
             for one in &table.slots {
                 assert!((one.end_secs - one.begin_secs - secs(jobs[one.job].bytes)).abs() < 1e-6);
@@ -103,7 +103,7 @@ fn lists_are_nearly_as_short_as_the_best() {
         let jobs = random.jobs(count, 1);
         let times: Vec<f64> = jobs.iter().map(|job| secs(job.bytes)).collect();
         let best = brute::span_secs(&times, readers).expect("are few");
-        let span = |policy| timetable(&jobs, readers, policy, &|job| secs(job.bytes)).cost().span_secs / best;
+        let span = |policy| timetable(&jobs, &[readers; 3], policy, &|job| secs(job.bytes)).cost().span_secs / best;
         assert!(Policy::ALL.into_iter().all(|policy| span(policy) >= 1.0 - 1e-9));
         // Graham's bounds.
         assert!(span(Policy::Longest) <= 4.0 / 3.0 && span(Policy::Mixed) <= 2.0);
@@ -117,7 +117,7 @@ fn lists_are_nearly_as_short_as_the_best() {
 #[test]
 fn priorities_and_deadlines_are_respected_or_named() {
     let job = |bytes, priority, deadline_secs| Job { host: 0, bytes, priority, deadline_secs };
-    let run = |jobs: &[Job]| timetable(jobs, 1, Policy::Shortest, &|job| secs(job.bytes));
+    let run = |jobs: &[Job]| timetable(jobs, &[1], Policy::Shortest, &|job| secs(job.bytes));
     let order = |jobs: &[Job]| {
         let mut slots = run(jobs).slots;
         slots.sort_by(|one, other| one.begin_secs.total_cmp(&other.begin_secs));
@@ -129,5 +129,7 @@ fn priorities_and_deadlines_are_respected_or_named() {
     assert_eq!((order(&jobs), run(&jobs).late), (vec![1, 2, 0], vec![]));
     let jobs = [job(5, 0, Some(4)), job(9, 0, Some(10)), job(1, 0, None)];
     assert_eq!(run(&jobs).late, [0, 1]);
-    assert!(timetable(&[], 0, Policy::Mixed, &|_| 1.0).slots.is_empty());
+    let jobs = [job(5, 0, None), job(9, 0, None), job(1, 0, None)];
+    assert_eq!(lists::best(&jobs, &[2], weight(0.5), &|job| secs(job.bytes)).0, Policy::Mixed);
+    assert!(timetable(&[], &[], Policy::Mixed, &|_| 1.0).slots.is_empty());
 }

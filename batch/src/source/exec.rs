@@ -1,7 +1,7 @@
 //! A program that brings a disk to a point in time: `PROGRAM [ARGUMENT] begin [TOKEN]`, `… check`, `… stored`, `… failed`.
 //!
-//! TOKEN is that of the newest version. `begin` prints one object of JSON with the members of [`Point`]. The other verbs get that object
-//! on standard input.
+//! TOKEN is that of the newest version. `begin` prints one object of JSON with the members of [`Point`]; an empty text is none. The other
+//! verbs get that object on standard input.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -56,8 +56,11 @@ impl Driver for Exec {
         let point = point
             .and_then(|point| if point.source.is_empty() { Err("it names no source".to_owned()) } else { Ok(point) });
         match point {
-            Ok(point) => {
+            Ok(mut point) => {
                 self.answer = answer;
+                for text in [&mut point.map, &mut point.token, &mut point.token_from, &mut point.without_map] {
+                    text.take_if(|text| text.is_empty());
+                }
                 Ok(vec![point])
             }
             Err(why) => {

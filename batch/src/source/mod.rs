@@ -15,6 +15,8 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 pub use exec::Exec;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use qmp::Monitor;
 pub use qmp::Qmp;
 
 /// A source, as a plan names it: `KIND:WHERE`, and words `key=value`.

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use self::monitor::Monitor;
+pub(crate) use self::monitor::Monitor;
 use super::{Driver, Point, Verdict};
 
 /// Beginning of all names that are ours.

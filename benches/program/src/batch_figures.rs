@@ -130,7 +130,7 @@ fn schedules(seed: &str) -> Outcome<String> {
                     Job { host, bytes, priority: 0, deadline_secs: None }
                 })
                 .collect();
-            let inline = timetable(&jobs, 1, Policy::Shortest, &|job| machine.inline_secs(job.bytes as f64)).cost();
+            let inline = timetable(&jobs, &[], Policy::Shortest, &|job| machine.inline_secs(job.bytes as f64)).cost();
             for alpha in ALPHAS {
                 let Some(weight) = Weight::new(alpha) else { return usage("alpha lies between 0 and 1") };
                 let hours = |cost: Cost| [cost.span_secs, cost.mean_secs, weight.of(cost)].map(|secs| secs / 3600.0);

@@ -184,7 +184,7 @@ fn an_export_of_an_nbd_server_is_put_and_of_the_next_one_only_dirty_ranges_are_r
         .expect(10, &["the map of changes is wrong"]);
     images.assert_restored("3");
     images.put_export(Kind::LacksContexts, &[], &delta, "4").expect(0, &["has no map", "read everything"]);
-    images.put_export(Kind::NoExtents, &[], &delta, "5").expect(0, &["breaks the protocol", "read everything"]);
+    images.put_export(Kind::NoExtents, &[], &delta, "5").expect(1, &["breaks the protocol"]);
     images.put_export(Kind::Old, &[], &["--image"], "6").ok();
     images.assert_restored("6");
     images.site.umount().ok();

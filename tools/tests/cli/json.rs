@@ -17,7 +17,7 @@ fn json(program: &str, words: Words<'_>) -> Ran {
 }
 
 /// The types whose section tells the members of their lists, too.
-const LISTS: [&str; 5] = ["list", "diff", "history", "freeze", "prune"];
+const LISTS: [&str; 7] = ["list", "diff", "history", "freeze", "prune", "batch", "batch_plan"];
 
 /// The section of a type in `docs/json.md`.
 fn section(name: &str) -> &'static str {
@@ -94,6 +94,12 @@ fn every_command_prints_lines_of_one_shape() {
     ok(DEDUPFS, &[&"thaw", &v1, &thawed], &["thaw"]);
     ok(DEDUPFS, &[&"get", &v1, &out, &"--include", &"file"], &["get"]);
     assert_eq!(fs::read_to_string(out.join("file")).unwrap(), "content");
+    let plan = root.join("plan.toml");
+    let text = "[[host]]\nname = \"h\"\n[[disk]]\nname = \"disk\"\nhost = \"h\"\nsource = ";
+    let disk = format!("file:{}", source.join("file").display());
+    fs::write(&plan, format!("pool = {:?}\n{text}{disk:?}\n", site.mnt)).unwrap();
+    ok(DEDUPFS, &[&"batch", &plan, &"--dry-run"], &["batch_plan"]);
+    ok(DEDUPFS, &[&"batch", &plan], &["batch"]);
     ok(DEDUPFS, &[&"list", &series, &"--sizes"], &["list"]);
     ok(DEDUPFS, &[&"diff", &v1, &v2], &["diff", "diff_sums"]);
     ok(DEDUPFS, &[&"history", &series, &"file"], &["history"]);
@@ -146,7 +152,7 @@ fn every_command_prints_lines_of_one_shape() {
     }
     fail(DEDUPFS, &[&"get", &v1, &absent, &"--include", &"nothing"]);
     assert!(!absent.exists());
-    for command in ["list", "freeze", "forget", "prune", "sync", "fsck", "scrub"] {
+    for command in ["batch", "list", "freeze", "forget", "prune", "sync", "fsck", "scrub"] {
         fail(DEDUPFS, &[&command, &absent]);
     }
     fail(DEDUPFS, &[&"history", &absent, &"file"]);

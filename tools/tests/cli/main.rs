@@ -3,6 +3,7 @@
 //! Tests that mount are skipped where there is no /dev/fuse, unless `DEDUPFS_REQUIRE_FUSE` is set.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod batch;
 mod command_lines;
 mod images;
 mod json;

@@ -14,12 +14,12 @@ const LINE_BYTES_MAX: u64 = 64 << 20;
 
 /// A connected monitor.
 #[derive(Debug)]
-pub(super) struct Monitor {
+pub(crate) struct Monitor {
     stream: BufReader<UnixStream>,
 }
 
 impl Monitor {
-    pub(super) fn connect(socket: &Path) -> Result<Self, String> {
+    pub(crate) fn connect(socket: &Path) -> Result<Self, String> {
         let shown = socket.display();
         let stream = UnixStream::connect(socket).map_err(|error| {
             format!("cannot connect to the monitor {shown}: {error} (qemu has it with -qmp unix:{shown},server,nowait)")
@@ -48,7 +48,7 @@ impl Monitor {
     }
 
     /// Runs a command, and returns its result.
-    pub(super) fn ask(&mut self, command: &str, arguments: &Value) -> Result<Value, String> {
+    pub(crate) fn ask(&mut self, command: &str, arguments: &Value) -> Result<Value, String> {
         let line = format!("{}\n", json!({ "execute": command, "arguments": arguments }));
         let sent = self.stream.get_mut().write_all(line.as_bytes());
         sent.map_err(|error| format!("cannot reach qemu's monitor: {error}"))?;
@@ -64,7 +64,7 @@ impl Monitor {
     }
 
     /// Waits until something is so.
-    pub(super) fn wait_until(&mut self, is_so: impl Fn(&mut Self) -> Result<bool, String>) -> Result<(), String> {
+    pub(crate) fn wait_until(&mut self, is_so: impl Fn(&mut Self) -> Result<bool, String>) -> Result<(), String> {
         let begun = Instant::now();
         while !is_so(self)? {
             if begun.elapsed().as_secs() > SILENCE_SECS {
@@ -76,7 +76,7 @@ impl Monitor {
     }
 
     /// Makes an image, and waits for it.
-    pub(super) fn run_job(&mut self, id: &str, options: &Value) -> Result<(), String> {
+    pub(crate) fn run_job(&mut self, id: &str, options: &Value) -> Result<(), String> {
         self.ask("blockdev-create", &json!({ "job-id": id, "options": options }))?;
         self.wait_until(|monitor| Ok(monitor.job(id)?.is_none_or(|job| job["status"] == "concluded")))?;
         let error = self.job(id)?.and_then(|job| job["error"].as_str().map(str::to_owned));
@@ -89,12 +89,12 @@ impl Monitor {
         Ok(jobs.as_array().and_then(|jobs| jobs.iter().find(|job| job["id"] == id)).cloned())
     }
 
-    pub(super) fn has_job(&mut self, id: &str) -> Result<bool, String> {
+    pub(crate) fn has_job(&mut self, id: &str) -> Result<bool, String> {
         Ok(self.job(id)?.is_some())
     }
 
     /// Returns why a job that saves has failed, or none that has not.
-    pub(super) fn job_fails(&mut self, id: &str) -> Result<Option<String>, String> {
+    pub(crate) fn job_fails(&mut self, id: &str) -> Result<Option<String>, String> {
         let Some(job) = self.job(id)? else { return Ok(Some("its job has ended".to_owned())) };
         let status = job["status"].as_str().unwrap_or_default().to_owned();
         let jobs = self.ask("query-block-jobs", &json!({}))?;
@@ -103,7 +103,7 @@ impl Monitor {
         Ok((status != "running" || io != "ok").then(|| format!("its job is {status}, its disk {io}")))
     }
 
-    pub(super) fn has_export(&mut self, id: &str) -> Result<bool, String> {
+    pub(crate) fn has_export(&mut self, id: &str) -> Result<bool, String> {
         let exports = self.ask("query-block-exports", &json!({}))?;
         Ok(exports.as_array().is_some_and(|exports| exports.iter().any(|export| export["id"] == id)))
     }

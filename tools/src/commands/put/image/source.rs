@@ -87,6 +87,7 @@ fn open_export(args: &PutArgs, told: Option<&str>) -> Result<Source, Failure> {
         None => changes = changes_in_file(args, size_bytes)?,
         Some(context) => match changes::told_by(&connection, context) {
             Ok(told) => changes = Some(told),
+            Err(why) if connection.has_failed() => return Err(Failure::failed(why)),
             // A tracker that is gone costs time, and no backup.
             Err(why) => {
                 exit::tell(&format!("dedupfs: {why}: everything is read\n"));

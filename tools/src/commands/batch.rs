@@ -1,0 +1,82 @@
+//! `dedupfs batch`: the disks of a plan, one version of each.
+//!
+//! 1. [`disk`] looks up the newest version of each disk: its token, and when all of it was compared last. The pool has the only state.
+//! 2. [`order`] estimates what is to be read, and chooses the order.
+//! 3. [`night`] lets each host's readers take units one by one: a disk, or a group of disks that are one point in time.
+//! 4. [`unit`] runs one: its drivers bring the disks to a point in time, [`child`] puts each, and the drivers let go.
+//!
+//! A disk that fails does not stop the others.
+
+mod child;
+mod disk;
+mod night;
+mod order;
+mod report;
+mod unit;
+
+use std::path::Path;
+
+use dedupfs::Progress as _;
+use dedupfs_batch::plan::Plan;
+use globset::{Glob, GlobSetBuilder};
+
+use self::disk::State;
+use self::report::{BatchReport, Planned};
+use crate::args::batch::BatchArgs;
+use crate::control::{Failure, FailureKind};
+use crate::progress::Bars;
+use crate::versions::Directory;
+use crate::{exit, interrupt};
+
+/// Bytes of a plan at most.
+const PLAN_BYTES_MAX: u64 = 16 << 20;
+
+pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
+    let plan = read_plan(&args.plan)?;
+    let pool = Directory::open(&plan.pool)?;
+    let disks = chosen(&plan, &args.only)?;
+    let states: Vec<State> = disks.iter().map(|number| State::of(&plan, *number, &pool)).collect::<Result<_, _>>()?;
+    let order = order::choose(&plan, &states);
+    if args.dry_run {
+        let planned = Planned::new(&plan, &states, &order);
+        exit::print_message(args.json, "batch_plan", &planned, report::planned)?;
+        return Ok(exit::OK);
+    }
+    // From here on a signal ends the disks that are read, and no other is begun.
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let disks = night::run(&plan, &states, &order, args.now, &progress);
+    bars.finish();
+    let report = BatchReport::new(disks);
+    exit::print_message(args.json, "batch", &report, report::batch)?;
+    Ok(if report.is_complete() { exit::OK } else { exit::PARTLY })
+}
+
+fn read_plan(path: &Path) -> Result<Plan, Failure> {
+    let shown = path.display();
+    let cannot = |error: std::io::Error| Failure::failed(format!("cannot read the plan {shown}: {error}"));
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut std::io::Read::take(file, PLAN_BYTES_MAX), &mut text).map_err(cannot)?;
+    Plan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))
+}
+
+/// Returns the numbers of the disks whose names a pattern has; of all, without patterns.
+fn chosen(plan: &Plan, only: &[String]) -> Result<Vec<usize>, Failure> {
+    let mut patterns = GlobSetBuilder::new();
+    for pattern in only {
+        let glob = Glob::new(pattern);
+        patterns.add(glob.map_err(|error| FailureKind::Usage.because(format!("--only {pattern}: {error}")))?);
+    }
+    let patterns = patterns.build().map_err(|error| FailureKind::Usage.because(format!("--only: {error}")))?;
+    let is_chosen = |name: &str| only.is_empty() || patterns.is_match(name);
+    let chosen: Vec<usize> = (0..plan.disks.len())
+        .filter(|number| plan.disks.get(*number).is_some_and(|disk| is_chosen(&disk.name)))
+        .collect();
+    match chosen.is_empty() {
+        true => {
+            Err(FailureKind::Usage.because(format!("no disk of the plan is named as --only {} says", only.join(" "))))
+        }
+        false => Ok(chosen),
+    }
+}

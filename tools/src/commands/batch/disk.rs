@@ -1,0 +1,92 @@
+//! The state of a disk in the pool: its newest version.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use dedupfs_batch::plan::{Disk, Plan};
+use rustix::io::Errno;
+
+use crate::control::{Failure, FailureKind};
+use crate::versions::Directory;
+
+/// The state of an image's source, and the time at which all of it was compared.
+const TOKEN: &str = "user.dedupfs.token";
+const CHECKED: &str = "user.dedupfs.checked";
+
+/// A disk, and its newest version.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    /// Its place in the plan.
+    pub(super) number: usize,
+    pub(super) directory: PathBuf,
+    pub(super) newest: Option<Newest>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Newest {
+    pub(super) name: String,
+    pub(super) size_bytes: u64,
+    pub(super) token: Option<String>,
+    pub(super) checked: Option<SystemTime>,
+}
+
+impl State {
+    /// Looks up the newest version of a disk.
+    pub(super) fn of(plan: &Plan, number: usize, pool: &Directory) -> Result<Self, Failure> {
+        let Some(disk) = plan.disks.get(number) else { return Err(Failure::failed("a disk of the plan is gone")) };
+        let directory = plan.pool.join(&disk.name);
+        let newest = match Directory::if_mounted(&directory)? {
+            Some(found) if found.place.device != pool.place.device => {
+                let why = format!("{} is in another mount than {}", directory.display(), plan.pool.display());
+                return Err(FailureKind::Usage.because(why));
+            }
+            Some(found) => {
+                let versions = found.daemon()?.versions(Some(found.place.ino))?;
+                let complete = versions.iter().rev().find(|version| !version.incomplete && version.damaged.is_none());
+                complete.and_then(|version| newest(&directory, &version.name))
+            }
+            None => None,
+        };
+        Ok(Self { number, directory, newest })
+    }
+
+    /// Makes the directory of its versions.
+    pub(super) fn make_directory(&self) -> Result<(), String> {
+        let shown = self.directory.display();
+        std::fs::create_dir_all(&self.directory).map_err(|error| format!("cannot make {shown}: {error}"))
+    }
+
+    /// Whether everything is to be compared this time.
+    pub(super) fn needs_full_verify(&self, plan: &Plan) -> bool {
+        let Some((every, newest)) = plan.full_verify_every().zip(self.newest.as_ref()) else { return false };
+        let age = newest.checked.map(|checked| checked.elapsed().unwrap_or(Duration::ZERO));
+        age.is_none_or(|age| age >= every)
+    }
+
+    pub(super) fn disk<'a>(&self, plan: &'a Plan) -> Option<&'a Disk> {
+        plan.disks.get(self.number)
+    }
+}
+
+/// Returns what is known of a version, if it is that of one image.
+fn newest(directory: &Path, name: &str) -> Option<Newest> {
+    let mut entries = std::fs::read_dir(directory.join(name)).ok()?;
+    let file = entries.next()?.ok()?.path();
+    if entries.next().is_some() {
+        return None;
+    }
+    let size_bytes = std::fs::symlink_metadata(&file).ok().filter(std::fs::Metadata::is_file)?.len();
+    let attribute = |name: &str| {
+        let mut value = vec![0; 256];
+        let len = rustix::fs::lgetxattr(&file, name, &mut value);
+        len.and_then(|len| String::from_utf8(value.get(..len).unwrap_or_default().to_vec()).map_err(|_| Errno::ILSEQ))
+            .ok()
+    };
+    let checked = attribute(CHECKED).and_then(|secs| secs.parse().ok());
+    Some(Newest {
+        name: name.to_owned(),
+        size_bytes,
+        token: attribute(TOKEN),
+        checked: checked.and_then(|secs| UNIX_EPOCH.checked_add(Duration::from_secs(secs))),
+    })
+}

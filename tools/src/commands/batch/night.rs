@@ -1,0 +1,93 @@
+//! A night: the readers of each host take one unit after the other.
+
+use std::sync::Mutex;
+
+use dedupfs::Progress;
+use dedupfs_batch::plan::{AtEnd, Plan};
+use dedupfs_batch::schedule::Job;
+use dedupfs_batch::schedule::lists;
+
+use super::disk::State;
+use super::order::Order;
+use super::report::{DiskReport, Fate};
+use super::unit;
+
+/// When work is to end.
+pub(super) struct Clock<'a> {
+    plan: &'a Plan,
+    ignores_window: bool,
+    progress: &'a dyn Progress,
+}
+
+impl Clock<'_> {
+    /// Why no further disk may be begun.
+    pub(super) fn is_over(&self) -> Option<String> {
+        if self.progress.is_cancelled() {
+            return Some("interrupted".to_owned());
+        }
+        let window = self.plan.window.as_ref().filter(|_| !self.ignores_window)?;
+        let is_outside = !window.has(jiff::Zoned::now().time());
+        is_outside.then(|| {
+            format!(
+                "disks are begun from {} to {} only: --now begins them at any time",
+                window.start.strftime("%H:%M"),
+                window.end.strftime("%H:%M")
+            )
+        })
+    }
+
+    /// Whether a disk that is read is to be given up.
+    pub(super) fn gives_up(&self) -> bool {
+        let stops = self.plan.window.as_ref().is_some_and(|window| window.at_end == AtEnd::Stop);
+        self.progress.is_cancelled() || (stops && self.is_over().is_some())
+    }
+}
+
+/// Backs up the disks, and returns what became of each, in the order of the plan.
+pub(super) fn run(
+    plan: &Plan,
+    states: &[State],
+    order: &Order,
+    ignores_window: bool,
+    progress: &dyn Progress,
+) -> Vec<DiskReport> {
+    let clock = Clock { plan, ignores_window, progress };
+    let of_host = |host: usize| {
+        let units = order.units.iter().enumerate().map(|(number, unit)| (number, unit.job));
+        units.filter(|(_, job)| job.host == host).collect::<Vec<(usize, Job)>>()
+    };
+    let queues: Vec<Mutex<Vec<(usize, Job)>>> = (0..plan.hosts.len()).map(|host| Mutex::new(of_host(host))).collect();
+    let done: Mutex<Vec<(usize, DiskReport)>> = Mutex::new(Vec::new());
+    let deadlines_first = !order.timetable.late.is_empty();
+    let work = |host: usize, reader: usize| {
+        let take = || {
+            let mut waiting = queues.get(host)?.lock().ok()?;
+            let place = lists::next(&waiting, reader, order.policy, deadlines_first)?;
+            Some(waiting.swap_remove(place).0)
+        };
+        while let Some(unit) = take().and_then(|number| order.units.get(number)) {
+            let own: Vec<&State> = unit.disks.iter().filter_map(|place| states.get(*place)).collect();
+            let reports = match clock.is_over() {
+                Some(why) => {
+                    own.iter().map(|state| DiskReport::new(plan, state, Fate::NotBegun, Some(why.clone()))).collect()
+                }
+                None => unit::run(plan, &own, &clock),
+            };
+            if let Ok(mut done) = done.lock() {
+                done.extend(unit.disks.iter().copied().zip(reports));
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for (host, readers) in plan.hosts.iter().map(|host| host.readers).enumerate() {
+            let units = queues.get(host).and_then(|queue| queue.lock().ok().map(|queue| queue.len())).unwrap_or(0);
+            for reader in 0..readers.min(units) {
+                let work = &work;
+                scope.spawn(move || work(host, reader));
+            }
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_default();
+    done.sort_by_key(|(place, _)| *place);
+    done.into_iter().map(|(_, report)| report).collect()
+}

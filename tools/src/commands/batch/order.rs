@@ -1,0 +1,85 @@
+//! The order in which disks are read, by estimates of what is to be read of each.
+
+use std::collections::BTreeMap;
+
+use dedupfs_batch::plan::{Disk, Plan};
+use dedupfs_batch::schedule::Job;
+use dedupfs_batch::schedule::lists::{self, Policy, Timetable};
+use dedupfs_batch::source::Kind;
+use jiff::civil::Time;
+
+use super::disk::State;
+
+/// Bytes that a disk is taken to have if no version tells.
+const UNKNOWN_BYTES: u64 = 40_000_000_000;
+/// Part of a disk that is taken to have changed, if its source tells changes.
+const CHANGED_PERCENT: u64 = 5;
+const DAY_SECS: u64 = 24 * 3600;
+
+/// A disk, or a group of disks.
+pub(super) struct Unit {
+    /// Places in the list of states.
+    pub(super) disks: Vec<usize>,
+    pub(super) job: Job,
+}
+
+/// The order of a night.
+pub(super) struct Order {
+    pub(super) units: Vec<Unit>,
+    pub(super) policy: Policy,
+    pub(super) timetable: Timetable,
+}
+
+/// Groups disks into units, and chooses the policy that costs least.
+pub(super) fn choose(plan: &Plan, states: &[State]) -> Order {
+    let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut units: Vec<Unit> = Vec::new();
+    let now = jiff::Zoned::now().time();
+    for (place, state) in states.iter().enumerate() {
+        let Some(disk) = state.disk(plan) else { continue };
+        let job = job(plan, state, disk, now);
+        let known = disk.group.as_deref().and_then(|group| groups.get(group)).and_then(|unit| units.get_mut(*unit));
+        if let Some(unit) = known {
+            unit.disks.push(place);
+            unit.job.bytes += job.bytes;
+            unit.job.priority = unit.job.priority.max(job.priority);
+            unit.job.deadline_secs = [unit.job.deadline_secs, job.deadline_secs].into_iter().flatten().min();
+            continue;
+        }
+        groups.extend(disk.group.as_deref().map(|group| (group, units.len())));
+        units.push(Unit { disks: vec![place], job });
+    }
+    let jobs: Vec<Job> = units.iter().map(|unit| unit.job).collect();
+    let readers: Vec<usize> = plan.hosts.iter().map(|host| host.readers).collect();
+    let secs = |job: &Job| {
+        // Its readers share the rate of a host.
+        let rate = plan.hosts.get(job.host).map_or(1.0, |host| host.assumed_rate as f64 / host.readers as f64);
+        job.bytes as f64 / rate
+    };
+    let (policy, timetable) =
+        plan.weight().map(|weight| lists::best(&jobs, &readers, weight, &secs)).unwrap_or_default();
+    Order { units, policy, timetable }
+}
+
+fn job(plan: &Plan, state: &State, disk: &Disk, now: Time) -> Job {
+    let size_bytes = state.newest.as_ref().map_or(UNKNOWN_BYTES, |newest| newest.size_bytes);
+    let tells_changes = match &disk.source {
+        Kind::File { map, .. } => map.is_some(),
+        Kind::Nbd { bitmap, .. } => bitmap.is_some(),
+        Kind::Qmp { .. } | Kind::Exec { .. } => true,
+    };
+    let reads_part = tells_changes && state.newest.is_some() && !state.needs_full_verify(plan);
+    let bytes = if reads_part { size_bytes / 100 * CHANGED_PERCENT } else { size_bytes };
+    let deadline_secs = disk.deadline.map(|deadline| secs_until(now, deadline));
+    Job { host: plan.host(&disk.host).unwrap_or(0), bytes, priority: disk.priority, deadline_secs }
+}
+
+/// Seconds until the clock shows this time next.
+fn secs_until(now: Time, then: Time) -> u64 {
+    let secs = |time: Time| {
+        u64::from(time.hour().unsigned_abs()) * 3600
+            + u64::from(time.minute().unsigned_abs()) * 60
+            + u64::from(time.second().unsigned_abs())
+    };
+    (secs(then) + DAY_SECS - secs(now)) % DAY_SECS
+}

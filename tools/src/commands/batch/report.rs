@@ -1,0 +1,228 @@
+//! What became of the disks, and what would.
+
+use std::fmt::Write as _;
+
+use dedupfs_batch::plan::Plan;
+use dedupfs_batch::schedule::lists::Policy;
+use serde::Serialize;
+
+use super::disk::State;
+use super::order::Order;
+use crate::duration;
+use crate::size::show;
+
+/// The end of a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Fate {
+    Stored,
+    Failed,
+    NotBegun,
+}
+
+/// One disk.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(super) struct DiskReport {
+    pub(super) name: String,
+    pub(super) host: String,
+    pub(super) source: String,
+    pub(super) fate: Fate,
+    /// The exit code of `dedupfs put`.
+    pub(super) exit_code: Option<u8>,
+    pub(super) attempts: u32,
+    /// Name of its new version.
+    pub(super) version: Option<String>,
+    pub(super) token: Option<String>,
+    pub(super) size_bytes: u64,
+    pub(super) read_bytes: u64,
+    pub(super) verified_bytes: u64,
+    pub(super) new_bytes: u64,
+    pub(super) full_because: Option<String>,
+    /// How long it had to stand still.
+    pub(super) snapshot_ms: u64,
+    pub(super) problem: Option<String>,
+}
+
+impl DiskReport {
+    pub(super) fn new(plan: &Plan, state: &State, fate: Fate, problem: Option<String>) -> Self {
+        let disk = state.disk(plan);
+        let text = |of: &dyn Fn(&dedupfs_batch::plan::Disk) -> String| disk.map(of).unwrap_or_default();
+        Self {
+            name: text(&|disk| disk.name.clone()),
+            host: text(&|disk| disk.host.clone()),
+            source: text(&|disk| disk.source.to_string()),
+            fate,
+            exit_code: None,
+            attempts: 0,
+            version: None,
+            token: None,
+            size_bytes: 0,
+            read_bytes: 0,
+            verified_bytes: 0,
+            new_bytes: 0,
+            full_because: None,
+            snapshot_ms: 0,
+            problem,
+        }
+    }
+}
+
+/// All disks.
+#[derive(Serialize)]
+pub(super) struct BatchReport {
+    disks: Vec<DiskReport>,
+    stored: usize,
+    failed: usize,
+    not_begun: usize,
+    size_bytes: u64,
+    read_bytes: u64,
+    new_bytes: u64,
+}
+
+impl BatchReport {
+    pub(super) fn new(disks: Vec<DiskReport>) -> Self {
+        let count = |fate: Fate| disks.iter().filter(|disk| disk.fate == fate).count();
+        let sum = |of: fn(&DiskReport) -> u64| disks.iter().map(of).sum();
+        Self {
+            stored: count(Fate::Stored),
+            failed: count(Fate::Failed),
+            not_begun: count(Fate::NotBegun),
+            size_bytes: sum(|disk| disk.size_bytes),
+            read_bytes: sum(|disk| disk.read_bytes),
+            new_bytes: sum(|disk| disk.new_bytes),
+            disks,
+        }
+    }
+
+    /// Whether each disk is stored, without any problem.
+    pub(super) fn is_complete(&self) -> bool {
+        self.disks.iter().all(|disk| disk.fate == Fate::Stored && disk.problem.is_none())
+    }
+}
+
+pub(super) fn batch(report: &BatchReport) -> String {
+    let mut text = String::new();
+    for disk in &report.disks {
+        // Writing to a String cannot fail.
+        let _ = match (disk.fate, &disk.version) {
+            (Fate::Stored, Some(version)) => writeln!(
+                text,
+                "{}: {version}, read {} of {}, compared {}, new {}, stood still for {}{}",
+                disk.name,
+                show(disk.read_bytes),
+                show(disk.size_bytes),
+                show(disk.verified_bytes),
+                show(disk.new_bytes),
+                duration::show(disk.snapshot_ms),
+                disk.full_because.as_ref().map_or_else(String::new, |why| format!("; read everything: {why}"))
+            ),
+            (Fate::NotBegun, _) => writeln!(text, "{}: NOT BEGUN", disk.name),
+            _ => writeln!(text, "{}: FAILED after {} attempts", disk.name, disk.attempts),
+        };
+        if let Some(problem) = &disk.problem {
+            let _ = writeln!(text, "  {problem}");
+        }
+    }
+    let BatchReport { stored, failed, not_begun, size_bytes, read_bytes, new_bytes, .. } = report;
+    let _ = writeln!(
+        text,
+        "{stored} disks stored, {failed} failed, {not_begun} not begun; read {} of {}, new {}",
+        show(*read_bytes),
+        show(*size_bytes),
+        show(*new_bytes)
+    );
+    text
+}
+
+/// A disk of a plan that is not run.
+#[derive(Serialize)]
+struct PlannedDisk {
+    name: String,
+    host: String,
+    source: String,
+    base: Option<String>,
+    token: Option<String>,
+    verifies_all: bool,
+    estimated_bytes: u64,
+    begin_secs: u64,
+    end_secs: u64,
+    misses_deadline: bool,
+}
+
+/// A plan that is not run.
+#[derive(Serialize)]
+pub(super) struct Planned {
+    disks: Vec<PlannedDisk>,
+    policy: &'static str,
+    mean_snapshot_secs: u64,
+    span_secs: u64,
+}
+
+impl Planned {
+    pub(super) fn new(plan: &Plan, states: &[State], order: &Order) -> Self {
+        let mut disks = Vec::new();
+        for (number, unit) in order.units.iter().enumerate() {
+            let slot = order.timetable.slots.iter().find(|slot| slot.job == number);
+            for state in unit.disks.iter().filter_map(|place| states.get(*place)) {
+                let Some(disk) = state.disk(plan) else { continue };
+                disks.push(PlannedDisk {
+                    name: disk.name.clone(),
+                    host: disk.host.clone(),
+                    source: disk.source.to_string(),
+                    base: state.newest.as_ref().map(|newest| newest.name.clone()),
+                    token: state.newest.as_ref().and_then(|newest| newest.token.clone()),
+                    verifies_all: state.needs_full_verify(plan),
+                    // Of its group, if it has one.
+                    estimated_bytes: unit.job.bytes,
+                    begin_secs: slot.map_or(0, |slot| slot.begin_secs as u64),
+                    end_secs: slot.map_or(0, |slot| slot.end_secs as u64),
+                    misses_deadline: order.timetable.late.contains(&number),
+                });
+            }
+        }
+        disks.sort_by(|one, other| (one.begin_secs, &one.name).cmp(&(other.begin_secs, &other.name)));
+        let cost = order.timetable.cost();
+        Self {
+            disks,
+            policy: match order.policy {
+                Policy::Mixed => "mixed",
+                Policy::Shortest => "shortest",
+                Policy::Longest => "longest",
+            },
+            mean_snapshot_secs: cost.mean_secs as u64,
+            span_secs: cost.span_secs as u64,
+        }
+    }
+}
+
+pub(super) fn planned(planned: &Planned) -> String {
+    let mut text = String::new();
+    let time = |secs: u64| duration::show(secs.saturating_mul(1000));
+    for disk in &planned.disks {
+        let base = match (&disk.base, &disk.token) {
+            (None, _) => "no version yet: all of it is read".to_owned(),
+            (Some(base), None) => format!("base {base}, which has no token"),
+            (Some(base), Some(token)) => format!("base {base}, token {token}"),
+        };
+        let _ = writeln!(
+            text,
+            "{} on {} from {}: {base}{}; some {} from {} to {}{}",
+            disk.name,
+            disk.host,
+            disk.source,
+            if disk.verifies_all { ", compared as a whole" } else { "" },
+            show(disk.estimated_bytes),
+            time(disk.begin_secs),
+            time(disk.end_secs),
+            if disk.misses_deadline { ", MISSES ITS DEADLINE" } else { "" }
+        );
+    }
+    let _ = writeln!(
+        text,
+        "order: {}; the night takes some {}, a disk stands still for {} on average, at the rates that the plan assumes",
+        planned.policy,
+        time(planned.span_secs),
+        time(planned.mean_snapshot_secs)
+    );
+    text
+}

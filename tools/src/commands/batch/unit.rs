@@ -1,0 +1,175 @@
+//! A unit: disks that are one point in time, mostly one.
+
+use std::time::{Duration, Instant};
+
+use dedupfs_batch::plan::Plan;
+use dedupfs_batch::source::{Driver, Kind, Point, Verdict, drivers};
+use serde_json::Value;
+
+use super::child;
+use super::disk::State;
+use super::night::Clock;
+use super::report::{DiskReport, Fate};
+use crate::exit;
+
+/// Backs up the disks of a unit. Those that fail are tried again, as often as the plan says.
+pub(super) fn run(plan: &Plan, states: &[&State], clock: &Clock<'_>) -> Vec<DiskReport> {
+    let mut reports: Vec<Option<DiskReport>> = states.iter().map(|_| None).collect();
+    for attempt in 1..=plan.retries.saturating_add(1) {
+        let is_open = |report: &Option<DiskReport>| report.as_ref().is_none_or(|report| report.fate == Fate::Failed);
+        let open: Vec<usize> = (0..states.len()).filter(|place| reports.get(*place).is_some_and(is_open)).collect();
+        if open.is_empty() || (attempt > 1 && clock.is_over().is_some()) {
+            break;
+        }
+        let own: Vec<&State> = open.iter().filter_map(|place| states.get(*place).copied()).collect();
+        for (place, mut report) in open.into_iter().zip(attempt_once(plan, &own, clock)) {
+            report.attempts = attempt;
+            if let Some(slot) = reports.get_mut(place) {
+                *slot = Some(report);
+            }
+        }
+    }
+    let unknown = |state: &&State| DiskReport::new(plan, state, Fate::NotBegun, None);
+    states.iter().zip(reports).map(|(state, report)| report.unwrap_or_else(|| unknown(state))).collect()
+}
+
+/// The disks of a driver that has begun.
+struct Held {
+    driver: Box<dyn Driver>,
+    /// Places in the unit.
+    places: Vec<usize>,
+    points: Vec<Point>,
+}
+
+fn attempt_once(plan: &Plan, states: &[&State], clock: &Clock<'_>) -> Vec<DiskReport> {
+    let begun = Instant::now();
+    let mut reports: Vec<DiskReport> =
+        states.iter().map(|state| DiskReport::new(plan, state, Fate::Failed, None)).collect();
+    let fail = |reports: &mut Vec<DiskReport>, place: usize, why: String| {
+        if let Some(report) = reports.get_mut(place) {
+            exit::tell(&format!("{}: {why}\n", report.name));
+            report.problem = Some(why);
+        }
+    };
+    let kinds: Vec<&Kind> = states.iter().filter_map(|state| Some(&state.disk(plan)?.source)).collect();
+    let mut held = Vec::new();
+    // All of a group stand still before the first one is read.
+    for (mut driver, places) in drivers(&kinds) {
+        let last: Vec<Option<String>> = places
+            .iter()
+            .map(|place| {
+                states.get(*place).and_then(|state| state.newest.as_ref()).and_then(|newest| newest.token.clone())
+            })
+            .collect();
+        match driver.begin(&last) {
+            Ok(points) => held.push(Held { driver, places, points }),
+            Err(why) => places.iter().for_each(|place| fail(&mut reports, *place, why.clone())),
+        }
+    }
+    for Held { mut driver, places, points } in held {
+        for (disk, (place, point)) in places.into_iter().zip(points).enumerate() {
+            let (Some(state), Some(report)) = (states.get(place), reports.get_mut(place)) else { continue };
+            let stood_still = match put(plan, state, &point, report, clock) {
+                Ok(version) => driver.check(disk).map_err(|why| {
+                    report.version = None;
+                    forget(&report.name, &version, why)
+                }),
+                // The command has told it.
+                Err(why) => {
+                    report.problem = Some(why);
+                    Ok(())
+                }
+            };
+            let is_stored = report.version.is_some();
+            let verdict = if is_stored { Verdict::Stored } else { Verdict::Failed };
+            report.fate = if is_stored { Fate::Stored } else { Fate::Failed };
+            report.snapshot_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let ended = driver.end(disk, verdict);
+            let pruned = if is_stored { prune(plan, state) } else { Ok(()) };
+            for why in [stood_still, ended, pruned].into_iter().filter_map(Result::err) {
+                fail(&mut reports, place, why);
+            }
+        }
+    }
+    reports
+}
+
+/// Puts a disk. Returns the path of its version.
+fn put(
+    plan: &Plan,
+    state: &State,
+    point: &Point,
+    report: &mut DiskReport,
+    clock: &Clock<'_>,
+) -> Result<String, String> {
+    state.make_directory()?;
+    let name = free_name(state);
+    let version = state.directory.join(&name).display().to_string();
+    let verify = if state.needs_full_verify(plan) { Some("full") } else { plan.verify.as_deref() };
+    let mut words = vec!["put", "--image"];
+    let options = [
+        ("--verify", verify),
+        ("--changed", point.map.as_deref()),
+        ("--token-from", point.token_from.as_deref().filter(|_| point.map.is_some())),
+        ("--token", point.token.as_deref()),
+    ];
+    for (option, value) in options {
+        words.extend(value.into_iter().flat_map(|value| [option, value]));
+    }
+    words.extend([point.source.as_str(), &version]);
+    let ended = child::run(&report.name, &words, &|| clock.gives_up())?;
+    let image = &ended.result["image"];
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    report.size_bytes = number(&image["size_bytes"]);
+    report.read_bytes = number(&image["read_bytes"]);
+    report.verified_bytes = number(&image["verified_bytes"]);
+    report.new_bytes = number(&ended.result["made"]["new_bytes"]);
+    report.full_because = point.without_map.clone().or_else(|| image["full_because"].as_str().map(str::to_owned));
+    report.token = point.token.clone();
+    report.exit_code = ended.code;
+    match ended.code {
+        Some(exit::OK | exit::MAP_IS_WRONG) => {
+            report.version = Some(name);
+            Ok(version)
+        }
+        Some(exit::PARTLY) => {
+            let problem = ended.result["problems"][0]["what"].as_str().unwrap_or("not all of it was stored").to_owned();
+            report.version = Some(name);
+            report.problem = Some(problem);
+            Ok(version)
+        }
+        _ => Err(ended.message()),
+    }
+}
+
+/// Returns the time, once no version has it as its name.
+fn free_name(state: &State) -> String {
+    loop {
+        let name = jiff::Zoned::now().strftime("%Y-%m-%dT%H:%M:%S").to_string();
+        if state.directory.join(&name).symlink_metadata().is_err() {
+            return name;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Removes a version that is worth nothing. Returns the reason, and whether it is still there.
+fn forget(disk: &str, version: &str, why: String) -> String {
+    match child::run(disk, &["forget", version], &|| false) {
+        Ok(ended) if ended.code == Some(exit::OK) => format!("{why}; its version was removed"),
+        Ok(ended) => format!("{why}; REMOVE {version} by hand: {}", ended.message()),
+        Err(error) => format!("{why}; REMOVE {version} by hand: {error}"),
+    }
+}
+
+fn prune(plan: &Plan, state: &State) -> Result<(), String> {
+    let Some(keep) = plan.keep else { return Ok(()) };
+    let mut words = vec!["prune".to_owned(), state.directory.display().to_string()];
+    words.extend(keep.options());
+    let name = state.disk(plan).map_or("", |disk| &disk.name);
+    let ended = child::run(name, &words, &|| false)?;
+    match ended.code {
+        Some(exit::OK) => Ok(()),
+        _ => Err(format!("old versions were not removed: {}", ended.message())),
+    }
+}

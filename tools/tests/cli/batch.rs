@@ -1,0 +1,254 @@
+//! Batches: plans, sources of each kind, disks that fail, messages, exit codes and JSON.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use dedupfs_batch::testing::{DISK_BYTES as MACHINE_BYTES, Machine};
+use dedupfs_nbd::testing::{BITMAP, Export, Kind, Server, UNIT_BYTES};
+use serde_json::Value;
+
+use crate::site::{DEDUPFS, Ran, Site, run};
+
+const DISK_BYTES: usize = 4 << 20;
+
+struct Night {
+    site: Site,
+}
+
+impl Night {
+    fn if_fuse() -> Option<Self> {
+        let site = Site::if_fuse()?;
+        site.mount().ok();
+        Some(Self { site })
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.site.root.path().join(name)
+    }
+
+    fn disk(&self, name: &str) -> PathBuf {
+        let path = self.at(name);
+        let bytes: Vec<u8> = (0..DISK_BYTES).map(|at| (at / 4096 * 7 + at % 251) as u8).collect();
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    /// Runs a plan with one host, these lines at its top, and these disks: name, source, and further lines.
+    fn run(&self, top: &str, disks: &[(&str, &str, &str)], options: &[&str]) -> Ran {
+        let mut plan = format!("pool = {:?}\n{top}\n[[host]]\nname = \"kvm1\"\nreaders = 2\n", self.site.mnt);
+        for (name, source, more) in disks {
+            plan += &format!("[[disk]]\nname = {name:?}\nhost = \"kvm1\"\nsource = {source:?}\n{more}\n");
+        }
+        let path = self.at("plan.toml");
+        fs::write(&path, plan).unwrap();
+        let words = [&["batch"], options, &[path.to_str().unwrap()]].concat();
+        run(DEDUPFS, &words)
+    }
+
+    fn versions(&self, disk: &str) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.site.mnt.join(disk)) else { return Vec::new() };
+        let mut versions: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        versions.sort();
+        versions
+    }
+
+    #[track_caller]
+    fn assert_newest_is(&self, disk: &str, source: &Path) {
+        let newest = self.versions(disk).pop().unwrap();
+        let file = fs::read_dir(&newest).unwrap().next().unwrap().unwrap().path();
+        assert!(fs::read(file).unwrap() == fs::read(source).unwrap(), "{}", newest.display());
+    }
+}
+
+#[track_caller]
+fn disks(ran: &Ran) -> Vec<Value> {
+    let report: Value = serde_json::from_str(ran.out.lines().last().unwrap()).unwrap();
+    report["disks"].as_array().unwrap_or_else(|| panic!("{report}")).clone()
+}
+
+/// Names of versions have seconds.
+fn next_second() {
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+}
+
+#[test]
+fn each_disk_of_a_plan_becomes_a_version_of_which_the_next_reads_only_changes() {
+    let Some(night) = Night::if_fuse() else { return };
+    let [one, two] = ["one.raw", "two.raw"].map(|name| night.disk(name));
+    let map = night.at("map");
+    fs::write(&map, "0 4096\n").unwrap();
+    let program = night.at("program");
+    // A hypervisor that counts its checkpoints.
+    let text = format!(
+        r#"case $1 in
+            begin) echo $(( $(cat {0}/count || echo 0) + 1 )) >{0}/count
+                echo "{{\"source\":\"{1}\",\"token\":\"t$(cat {0}/count)\",\"token_from\":\"$2\",\"map\":\"{0}/map\"}}" ;;
+            *) echo $1 >>{0}/told ;;
+        esac"#,
+        night.site.root.path().display(),
+        two.display()
+    );
+    fs::write(&program, text).unwrap();
+    let disks_of_plan = [
+        ("web/vda", format!("file:{}", one.display()), "priority = 1"),
+        ("web/vdb", format!("exec:/bin/sh argument={}", program.display()), "group = \"web\""),
+    ];
+    let disks_of_plan: Vec<(&str, &str, &str)> =
+        disks_of_plan.iter().map(|(name, source, more)| (*name, source.as_str(), *more)).collect();
+    let top = "keep = { last = 1 }\nfull_verify_every = \"1d\"";
+    night.run(top, &disks_of_plan, &["--dry-run"]).expect(0, &["web/vda on kvm1", "no version yet", "order: mixed"]);
+    assert!(!night.site.mnt.join("web").exists());
+    night.run(top, &disks_of_plan, &[]).expect(0, &["web/vda: 20", "2 disks stored, 0 failed, 0 not begun"]);
+    for (disk, source) in [("web/vda", &one), ("web/vdb", &two)] {
+        night.assert_newest_is(disk, source);
+    }
+    fs::File::options().write(true).open(&two).unwrap().write_all_at(b"changed", 100).unwrap();
+    next_second();
+    night.run(top, &disks_of_plan, &["--dry-run"]).expect(0, &["token t1"]);
+    let ran = night.run(top, &disks_of_plan, &["--json"]).ok();
+    let told = disks(&ran);
+    assert_eq!((&told[1]["token"], &told[1]["fate"]), (&"t2".into(), &"stored".into()), "{ran:?}", ran = ran.out);
+    assert!(told[1]["read_bytes"].as_u64() < Some(200_000) && told[1]["full_because"].is_null(), "{}", ran.out);
+    assert!(told[0]["full_because"].as_str().is_some_and(|why| why.contains("no map")), "{}", ran.out);
+    night.assert_newest_is("web/vdb", &two);
+    assert_eq!(fs::read_to_string(night.at("told")).unwrap(), "check\nstored\ncheck\nstored\n");
+    assert_eq!(["web/vda", "web/vdb"].map(|disk| night.versions(disk).len()), [1, 1], "one is kept");
+    night.site.umount().ok();
+}
+
+#[test]
+fn disks_that_fail_are_tried_again_and_do_not_stop_the_others() {
+    let Some(night) = Night::if_fuse() else { return };
+    let good = night.disk("good.raw");
+    let program = night.at("program");
+    // It stands still at the second attempt only.
+    let text = format!(
+        r#"case $1 in
+            begin) echo "{{\"source\":\"{}\"}}" ;;
+            check) test -e {1}/once || {{ touch {1}/once; exit 1; }} ;;
+            *) echo $1 >>{1}/told ;;
+        esac"#,
+        good.display(),
+        night.site.root.path().display()
+    );
+    fs::write(&program, text).unwrap();
+    let good_source = format!("file:{}", good.display());
+    let exec = format!("exec:/bin/sh argument={}", program.display());
+    let plan = [
+        ("absent", "file:/none/such.raw", ""),
+        ("qemu", "qmp:/none/qmp node=drive0", ""),
+        ("host", "nbd:nbd+unix:///x?socket=/none/nbd", ""),
+        ("moves", exec.as_str(), ""),
+        ("good", good_source.as_str(), ""),
+    ];
+    let ran = night.run("retries = 1", &plan, &["--json"]).expect(9, &["absent: cannot open /none/such.raw"]);
+    let told = disks(&ran);
+    let fates: Vec<&str> = told.iter().filter_map(|disk| disk["fate"].as_str()).collect();
+    assert_eq!(fates, ["failed", "failed", "failed", "stored", "stored"], "{}", ran.out);
+    for (place, why) in [(0, "cannot open"), (1, "cannot connect to the monitor"), (2, "cannot connect to nbd+unix")] {
+        assert!(told[place]["problem"].as_str().is_some_and(|problem| problem.contains(why)), "{}", told[place]);
+        assert_eq!(told[place]["attempts"], 2);
+    }
+    assert!(ran.err.contains("its version was removed"), "{}", ran.err);
+    assert_eq!((night.versions("moves").len(), &told[3]["attempts"]), (1, &2.into()));
+    assert_eq!(fs::read_to_string(night.at("told")).unwrap(), "failed\nstored\n");
+    night.assert_newest_is("good", &good);
+    night.run("", &plan, &["--only", "g*d"]).expect(0, &["1 disks stored, 0 failed"]);
+    night.site.umount().ok();
+}
+
+#[test]
+fn a_bitmap_of_an_nbd_server_that_lies_is_told() {
+    let Some(night) = Night::if_fuse() else { return };
+    let disk = night.disk("disk.raw");
+    let serve = |name: &str, dirty: std::ops::Range<u64>| {
+        let socket = night.at(name);
+        let export = Export { name: "vda".to_owned(), content: fs::read(&disk).unwrap(), dirty_units: vec![dirty] };
+        let source =
+            format!("nbd:nbd+unix:///vda?socket={} bitmap={}", socket.display(), &BITMAP["qemu:dirty-bitmap:".len()..]);
+        (Server::at(&socket, export, Kind::Good), source)
+    };
+    let (first, source) = serve("first", 0..0);
+    night.run("verify = \"full\"", &[("vda", &source, "")], &[]).expect(0, &["1 disks stored"]);
+    drop(first);
+    fs::File::options().write(true).open(&disk).unwrap().write_all_at(b"changed", 5 * UNIT_BYTES).unwrap();
+    next_second();
+    let (second, source) = serve("second", 5..6);
+    let told = disks(&night.run("verify = \"full\"", &[("vda", &source, "")], &["--json"]).ok());
+    assert!(told[0]["full_because"].is_null() && told[0]["exit_code"] == 0, "{told:?}");
+    drop(second);
+    fs::File::options().write(true).open(&disk).unwrap().write_all_at(b"again", 9 * UNIT_BYTES).unwrap();
+    next_second();
+    let (third, source) = serve("third", 5..6);
+    let told = disks(&night.run("verify = \"full\"", &[("vda", &source, "")], &["--json"]).ok());
+    assert_eq!(told[0]["exit_code"], 10, "{told:?}");
+    drop(third);
+    night.assert_newest_is("vda", &disk);
+    night.site.umount().ok();
+}
+
+#[test]
+fn a_running_machine_is_backed_up_night_by_night_also_after_it_was_killed() {
+    let Some(night) = Night::if_fuse() else { return };
+    let Some(mut machine) = Machine::if_qemu("qcow2") else { return };
+    let source = format!("qmp:{} node=drive0 scratch={}", machine.monitor().display(), machine.directory().display());
+    let mut expected = vec![0; MACHINE_BYTES as usize];
+    let mut write = |machine: &Machine, pattern: u8, unit: u64| {
+        machine.write(pattern, unit * UNIT_BYTES, UNIT_BYTES);
+        expected[(unit * UNIT_BYTES) as usize..][..UNIT_BYTES as usize].fill(pattern);
+        expected.clone()
+    };
+    let newest = |expected: &[u8]| {
+        let version = night.versions("vm/vda").pop().unwrap();
+        assert!(fs::read(version.join("disk0")).unwrap() == expected, "{}", version.display());
+    };
+    let run = || {
+        let told = disks(&night.run("verify = \"full\"", &[("vm/vda", &source, "")], &["--json"]).ok());
+        next_second();
+        told[0].clone()
+    };
+    let expected = write(&machine, 1, 3);
+    let first = run();
+    assert!(first["token"].is_string() && first["full_because"].is_string(), "{first}");
+    newest(&expected);
+    let expected = write(&machine, 2, 200);
+    let second = run();
+    assert!(second["full_because"].is_null() && second["read_bytes"].as_u64() < Some(6 * UNIT_BYTES), "{second}");
+    newest(&expected);
+    let expected = write(&machine, 3, 7);
+    machine.kill_and_start();
+    let third = run();
+    assert!(third["full_because"].as_str().is_some_and(|why| why.contains("bitmap")), "{third}");
+    newest(&expected);
+    let fourth = run();
+    assert!(fourth["full_because"].is_null() && fourth["read_bytes"] == 0, "{fourth}");
+    newest(&expected);
+    night.site.umount().ok();
+}
+
+#[test]
+fn plans_that_make_no_sense_are_refused_and_nothing_is_begun() {
+    let Some(night) = Night::if_fuse() else { return };
+    let disk = format!("file:{}", night.disk("disk.raw").display());
+    let one = [("vda", disk.as_str(), "")];
+    night.run("colour = 1", &one, &[]).expect(2, &["is no plan", "colour"]);
+    night.run("", &[], &[]).expect(2, &["0 disks"]);
+    night.run("", &[one[0], one[0]], &[]).expect(2, &["two disks have the name vda"]);
+    night.run("", &[("vda", "tape:/dev/st0", "")], &[]).expect(2, &["tape"]);
+    night.run("", &one, &["--only", "none"]).expect(2, &["no disk of the plan"]);
+    night.run("", &one, &["--only", "["]).expect(2, &["--only ["]);
+    run(DEDUPFS, &["batch", "/none/plan.toml"]).expect(1, &["cannot read the plan /none/plan.toml"]);
+    let now = hour_now();
+    let window = format!("window = {{ start = \"{:02}:00\", end = \"{:02}:00\" }}", (now + 2) % 24, (now + 4) % 24);
+    night.run(&window, &one, &[]).expect(9, &["vda: NOT BEGUN", "--now begins them at any time"]);
+    assert_eq!(fs::read_dir(&night.site.mnt).unwrap().count(), 0, "nothing is begun");
+    night.run(&window, &one, &["--now"]).expect(0, &["1 disks stored"]);
+    night.site.umount().ok();
+}
+
+/// The hour of the day, by the clock of this machine.
+fn hour_now() -> u32 {
+    let date = std::process::Command::new("date").arg("+%H").output().unwrap();
+    String::from_utf8(date.stdout).unwrap().trim().parse().unwrap()
+}
