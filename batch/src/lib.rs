@@ -2,10 +2,10 @@
 //!
 //! - [`plan`]: which disks, from where, and which versions are kept.
 //! - [`source`]: drivers that bring a disk to a point in time, and let go of it.
-//! - [`schedule`]: which disk is read when. Rounds, as the batch paper has them, and lists. Pure functions.
-//! - [`model`]: the seconds of a machine with staged detection, by the paper's own figures.
+//! - [`schedule`]: which disk is read when. Pure functions. Plans use lists; rounds, as the batch paper has them, draw its figures.
+//! - [`model`]: the seconds of a machine with staged detection, by the paper's own figures, for its tables.
 //!
-//! The tools run a plan. Source: "Parallel batch deduplication for VM backup", sections 4 and 5. ("The paper" in this crate.)
+//! `dedupfs batch` runs a plan. Source: "Parallel batch deduplication for VM backup", sections 4 and 5. ("The paper" in this crate.)
 
 pub mod model;
 pub mod plan;

@@ -7,11 +7,13 @@ use std::time::Duration;
 use jiff::civil::Time;
 use serde::Deserialize;
 
-use crate::schedule::Weight;
+use crate::schedule::lists::Policy;
 use crate::source::Kind;
 
 /// Disks of a plan at most.
 const DISKS_MAX: usize = 10_000;
+/// Trials of a disk behind the first one at most.
+const RETRIES_MAX: u32 = 100;
 /// Readers of a host at most.
 const READERS_MAX: usize = 64;
 /// Bytes a second of a host, if the plan says nothing. For estimates alone.
@@ -25,9 +27,9 @@ pub struct Plan {
     pub pool: PathBuf,
     /// When disks may be begun.
     pub window: Option<Window>,
-    /// 1: snapshots are to live shortly, 0: the night is to be short.
-    #[serde(default = "default_alpha")]
-    pub alpha: f64,
+    /// The order in which readers take disks.
+    #[serde(default)]
+    pub order: Policy,
     /// Part of what is unchanged that is compared, as `dedupfs put --verify` takes it.
     pub verify: Option<String>,
     /// Everything is compared if that was last done so long ago.
@@ -43,10 +45,6 @@ pub struct Plan {
     /// The disks.
     #[serde(default, rename = "disk")]
     pub disks: Vec<Disk>,
-}
-
-fn default_alpha() -> f64 {
-    0.9
 }
 
 fn default_retries() -> u32 {
@@ -159,12 +157,13 @@ pub struct Disk {
     pub host: String,
     /// Where it is read: [`Kind`].
     pub source: Kind,
-    /// Disks of a group are those of one point in time.
+    /// Disks of one group begin before the first of them is read; those of one monitor, at the same moment. A disk that is tried again has
+    /// a moment of its own.
     pub group: Option<String>,
     /// Higher ones are read first.
     #[serde(default)]
     pub priority: i32,
-    /// Time by which it is to be done: a disk that misses its deadline is named.
+    /// Time of day by which it is to be stored. Disks with a deadline come first on a host that would miss one.
     pub deadline: Option<Time>,
 }
 
@@ -177,12 +176,6 @@ impl Plan {
         let plan: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         plan.check()?;
         Ok(plan)
-    }
-
-    /// The number that says whether short snapshots or a short night count.
-    #[must_use]
-    pub fn weight(&self) -> Option<Weight> {
-        Weight::new(self.alpha)
     }
 
     /// Time after which everything is compared again.
@@ -198,8 +191,11 @@ impl Plan {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.weight().is_none() {
-            return Err("alpha is a number from 0 (a short night) to 1 (short snapshots)".to_owned());
+        if self.verify.as_deref().is_some_and(|verify| !is_verify(verify)) {
+            return Err("verify is \"full\", \"none\" or a percentage such as \"0.5%\"".to_owned());
+        }
+        if self.retries > RETRIES_MAX {
+            return Err(format!("retries is a number up to {RETRIES_MAX}"));
         }
         if self.full_verify_every.is_some() && self.full_verify_every().is_none() {
             return Err("full_verify_every is a time such as \"7d\"".to_owned());
@@ -238,6 +234,19 @@ impl Plan {
             if !hosts.contains(&disk.host) {
                 return Err(format!("disk {name}: there is no [[host]] with the name {}", disk.host));
             }
+            let shares_monitor = |other: &&Disk| {
+                other.name != *name
+                    && other.source.monitor().is_some()
+                    && other.source.monitor() == disk.source.monitor()
+            };
+            let apart = self
+                .disks
+                .iter()
+                .filter(shares_monitor)
+                .find(|other| other.group.is_none() || other.group != disk.group);
+            if let Some(other) = apart {
+                return Err(format!("disk {name}: disk {} has the same monitor: give both the same group", other.name));
+            }
             let is_elsewhere =
                 |other: &&Disk| other.group.is_some() && other.group == disk.group && other.host != disk.host;
             if let Some(other) = self.disks.iter().find(is_elsewhere) {
@@ -258,6 +267,12 @@ impl Plan {
     }
 }
 
+/// Whether `dedupfs put --verify` takes it.
+fn is_verify(text: &str) -> bool {
+    let percent = || text.strip_suffix('%').unwrap_or(text).parse::<f64>();
+    matches!(text, "full" | "none") || percent().is_ok_and(|percent| (0.0..=100.0).contains(&percent))
+}
+
 /// Reads a time such as `7d`.
 fn duration(text: &str) -> Option<Duration> {
     let span: jiff::Span = text.parse().ok()?;
@@ -272,7 +287,7 @@ mod tests {
     const PLAN: &str = r#"
 pool = "/mnt/backup"
 window = { start = "22:00", end = "05:00", at_end = "stop" }
-alpha = 0.5
+order = "longest"
 verify = "1%"
 full_verify_every = "7d"
 keep = { last = 7, weekly = 4 }
@@ -284,7 +299,7 @@ readers = 4
 [[disk]]
 name = "web-1/vda"
 host = "kvm1"
-source = "qmp:/run/qemu/web-1.qmp node=drive0"
+source = "qmp:/run/qemu/web-1.qmp node=drive0 scratch=/var/lib/dedupfs"
 group = "web-1"
 
 [[disk]]
@@ -298,7 +313,7 @@ deadline = "04:00"
     #[test]
     fn a_plan_is_read_as_written() {
         let plan = Plan::parse(PLAN).expect("is good");
-        assert_eq!((plan.disks.len(), plan.retries, plan.hosts[0].readers), (2, 2, 4));
+        assert_eq!((plan.disks.len(), plan.retries, plan.hosts[0].readers, plan.order), (2, 2, 4, Policy::Longest));
         assert_eq!(plan.full_verify_every(), Some(Duration::from_secs(7 * 86_400)));
         assert_eq!(plan.keep.expect("is there").options(), ["--keep-last", "7", "--keep-weekly", "4"]);
         let window = plan.window.expect("is there");
@@ -311,8 +326,17 @@ deadline = "04:00"
     #[test]
     fn plans_that_make_no_sense_are_refused_by_name() {
         for (from, to, why) in [
-            ("alpha = 0.5", "alpha = 1.5", "alpha"),
-            ("alpha = 0.5", "alfa = 0.5", "alfa"),
+            ("order = \"longest\"", "order = \"random\"", "random"),
+            ("order = \"longest\"", "alfa = 0.5", "alfa"),
+            ("\"1%\"", "\"101%\"", "verify"),
+            ("\"1%\"", "\"some\"", "verify"),
+            (
+                "source = \"file:/var/disks/vdb.raw\"",
+                "source = \"qmp:/run/qemu/web-1.qmp node=drive1 scratch=/s\"",
+                "same monitor",
+            ),
+            ("file:/var/disks/vdb.raw", "file:vdb.raw", "absolute"),
+            ("file:/var/disks/vdb.raw", "nbd:kvm1/vdb", "nbd://"),
             ("\"7d\"", "\"soon\"", "full_verify_every"),
             ("end = \"05:00\"", "end = \"22:00\"", "window is empty"),
             ("end = \"05:00\"", "end = \"25:00\"", "25:00"),
@@ -328,6 +352,7 @@ deadline = "04:00"
             ("[[host]]", "[[host]]\nname = \"kvm1\"\n[[host]]", "two hosts"),
             ("qmp:", "telnet:", "telnet"),
             ("node=drive0", "note=drive0", "note"),
+            (" scratch=/var/lib/dedupfs", "", "lacks scratch"),
             ("file:/var/disks/vdb.raw", "file:", "lacks a path"),
         ] {
             assert!(PLAN.contains(from), "{from}");

@@ -25,7 +25,9 @@ impl Machine {
     /// qemu does not start.
     #[must_use]
     pub fn if_qemu(format: &'static str) -> Option<Self> {
-        let directory = tempfile::tempdir().expect("makes");
+        // Others may not enter a directory for scratch files.
+        let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        let directory = tempfile::Builder::new().permissions(closed).tempdir().expect("makes");
         let disk = directory.path().join("disk");
         let made = Command::new("qemu-img")
             .args(["create", "-q", "-f", format])
@@ -86,6 +88,16 @@ impl Machine {
     /// A second monitor, for the guest.
     pub(crate) fn guest(&self) -> Monitor {
         Monitor::connect(&self.directory.path().join("guest")).expect("connects")
+    }
+
+    /// Ends qemu in order, and starts it with the same disk.
+    ///
+    /// # Panics
+    /// qemu does not start.
+    pub fn quit_and_start(&mut self) {
+        self.guest().ask("quit", &json!({})).expect("quits");
+        self.qemu.wait().expect("ends");
+        self.qemu = Self::start(&self.directory, self.format);
     }
 
     /// Writes as the guest would.

@@ -76,7 +76,7 @@ impl Address {
             ("nbd+unix", _, None) => return Err(wrong("it lacks ?socket=PATH")),
             ("nbd", Some(host), None) => {
                 let port = authority.map(|authority| authority.port_to_u16()).transpose();
-                let port = port.map_err(|_| wrong("its port is none"))?.flatten().unwrap_or(PORT);
+                let port = port.map_err(|_| wrong("its port is no number up to 65535"))?.flatten().unwrap_or(PORT);
                 Server::Tcp { host, port }
             }
             ("nbd", _, Some(_)) => return Err(wrong("?socket=PATH belongs to nbd+unix:")),

@@ -13,9 +13,9 @@ use crate::wire::{self, Fields};
 use crate::{Error, Result};
 
 /// Requests on the way at most.
-pub const REQUESTS_MAX: usize = 16;
+const REQUESTS_MAX: usize = 16;
 /// Bytes of one request at most. Replies take [`REQUESTS_MAX`] times as many.
-pub const REQUEST_BYTES_MAX: u32 = 256 << 10;
+const REQUEST_BYTES_MAX: u32 = 256 << 10;
 /// How often a wait for another thread asks whether it is to go on.
 const STEP: Duration = Duration::from_millis(250);
 
@@ -65,7 +65,7 @@ impl Connection {
     pub fn into_parts(self) -> Result<(OwnedFd, Agreed)> {
         let mut state = self.state();
         if let Some(failure) = &state.failure {
-            return Err(Error::Before(failure.clone()));
+            return Err(Error::Failed(failure.clone()));
         }
         if !state.replies.is_empty() || state.input.as_ref().is_none_or(Input::has_rest) {
             return Err(Error::protocol("it sends what nobody asked for"));
@@ -91,12 +91,14 @@ impl Connection {
     /// Fills `into` with the bytes from `offset` on. `keep_waiting` is asked a few times each second.
     ///
     /// # Errors
-    /// The export ends before; the server refuses or cannot be used; `GivenUp`.
+    /// `Limit`, behind the end. After any other error, also `GivenUp` of one caller, the connection is of no use to any thread.
     pub fn read(&self, offset: u64, into: &mut [u8], keep_waiting: &dyn Fn() -> bool) -> Result<()> {
         let size_bytes = self.agreed.size_bytes;
         let Some(end) = offset.checked_add(into.len() as u64).filter(|end| *end <= size_bytes) else {
-            let why = format!("the export has {size_bytes} bytes");
-            return Err(Error::Refused { what: format!("to read {} bytes at {offset}", into.len()), why });
+            let bytes = into.len();
+            return Err(Error::Limit(format!(
+                "the export has {size_bytes} bytes: {bytes} at {offset} lie behind its end"
+            )));
         };
         let block_bytes = u64::from(self.agreed.block_bytes);
         let step_bytes = u64::from(REQUEST_BYTES_MAX.min(self.agreed.payload_bytes_max));
@@ -140,7 +142,7 @@ impl Connection {
             let mut state = self.state();
             loop {
                 if let Some(failure) = &state.failure {
-                    return Err(Error::Before(failure.clone()));
+                    return Err(Error::Failed(failure.clone()));
                 }
                 if state.replies.len() < REQUESTS_MAX {
                     break;
@@ -170,7 +172,7 @@ impl Connection {
         let mut state = self.state();
         loop {
             if let Some(failure) = &state.failure {
-                return Err(Error::Before(failure.clone()));
+                return Err(Error::Failed(failure.clone()));
             }
             if let Some(Some(reply)) = state.replies.get(&cookie)
                 && reply.is_whole

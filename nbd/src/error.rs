@@ -39,9 +39,12 @@ pub enum Error {
     /// The server does not keep to the protocol.
     #[error("the NBD server breaks the protocol: {0}")]
     Protocol(String),
-    /// Another thread met this error on the same connection.
+    /// The connection failed earlier, for this reason.
     #[error("{0}")]
-    Before(String),
+    Failed(String),
+    /// More than the caller can use.
+    #[error("{0}")]
+    Limit(String),
 }
 
 /// A result with this crate's error.

@@ -73,7 +73,7 @@ pub fn connect(address: &Address, contexts: &[&str], keep_waiting: &dyn Fn() -> 
     agree(Socket::connect(address)?, address, contexts, keep_waiting)
 }
 
-/// Does so on a socket that is connected.
+/// Agrees with a server on a connected socket, as [`connect`] does.
 ///
 /// # Errors
 /// Those of [`connect`].
@@ -158,7 +158,7 @@ impl Talk<'_> {
             let (kind, len_bytes) = (kind.unwrap_or_default(), len_bytes.unwrap_or_default());
             if magic != Some(wire::OPTION_REPLY_MAGIC) || about != Some(option) || len_bytes > REPLY_BYTES_MAX {
                 return Err(Error::protocol(format!(
-                    "its reply to option {option} is none, or {len_bytes} bytes long"
+                    "its reply to option {option} has wrong magic numbers, or {len_bytes} bytes"
                 )));
             }
             let data = self.input.take_vec(self.socket, len_bytes as usize, self.keep_waiting)?;

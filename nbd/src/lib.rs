@@ -24,7 +24,7 @@ mod tests;
 mod wire;
 
 pub use address::Address;
-pub use connection::{Connection, REQUEST_BYTES_MAX, REQUESTS_MAX};
+pub use connection::Connection;
 pub use error::{Error, Result};
 pub use handshake::{Agreed, BASE_ALLOCATION, Context, connect, negotiate};
 pub use map::{Extent, STATE_DIRTY, STATE_ZERO};

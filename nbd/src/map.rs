@@ -54,7 +54,7 @@ impl Connection {
                 at = to;
             }
             if extents.len() > extents_max {
-                return Err(Error::protocol(format!("its map has more than {extents_max} extents")));
+                return Err(Error::Limit(format!("the map of the NBD server has more than {extents_max} extents")));
             }
         }
         Ok(extents)

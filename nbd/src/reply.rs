@@ -34,7 +34,7 @@ pub(crate) struct Stretch {
 pub(crate) struct Reply {
     asked: Asked,
     pub(crate) data: Vec<u8>,
-    /// The parts of `data` that have come.
+    /// The parts of `data` that were received, in order.
     got: Vec<Range<usize>>,
     pub(crate) stretches: Vec<Stretch>,
     refusal: Option<String>,

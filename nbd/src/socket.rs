@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs as _};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -79,12 +79,6 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 /// A wait for the server.
 struct Silence(Instant);
 
@@ -129,7 +123,7 @@ fn watch(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// What a server sends, in order.
+/// The bytes of a server, in order.
 #[derive(Debug)]
 pub(crate) struct Input {
     buffer: Box<[u8]>,

@@ -56,6 +56,8 @@ pub enum Kind {
     IsSilent,
     /// Hangs up.
     Leaves,
+    /// Tells that everything is zeros.
+    CallsDataZeros,
 }
 
 /// What a server exports.
@@ -273,7 +275,9 @@ impl Session {
                 // The last one goes beyond the question, also beyond the export.
                 let extent_bytes = if self.kind == Kind::EmptyExtent { 0 } else { (unit + 1) * UNIT_BYTES - at };
                 list.extend((extent_bytes as u32).to_be_bytes());
-                list.extend(self.export.flags(name, unit).to_be_bytes());
+                let lies = self.kind == Kind::CallsDataZeros && *name == BASE_ALLOCATION;
+                let flags = if lies { STATE_ZERO } else { self.export.flags(name, unit) };
+                list.extend(flags.to_be_bytes());
                 at += extent_bytes.max(1 << 16);
             }
             match self.kind {

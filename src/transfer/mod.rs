@@ -46,8 +46,8 @@ use serde::{Deserialize, Serialize};
 pub use self::get::Patterns;
 pub(crate) use self::get::get;
 pub use self::put::{
-    BaseChoice, ImageBase, ImageOptions, ImageReport, Owner, PutOptions, RACY_MS, TOKEN_BYTES_MAX, VerifyImage,
-    VersionOptions,
+    BaseChoice, CHECKED_XATTR, ImageBase, ImageOptions, ImageReport, Owner, PutOptions, RACY_MS, TOKEN_BYTES_MAX,
+    TOKEN_XATTR, VerifyImage, VersionOptions,
 };
 pub(crate) use self::put::{put, put_image, put_version};
 pub use self::thaw::ThawReport;

@@ -56,7 +56,7 @@ directory; `dedupfs mount POOL MNT` again removes it and recovers the pool.
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
   put and get: 9 copied, but not all of it. put: 10 the map of changes is wrong, so all of the image was read (11 is reserved).
-  batch: 9 not all disks are stored, or without a problem.
+  batch: 9 a disk is not stored, or has a problem.
   forget and prune: 9 not all of them removed.
   freeze: 9 not all of them frozen.
   mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;
@@ -286,6 +286,9 @@ pub(crate) struct PutArgs {
     /// Seconds of work after which what is complete so far is named, for the next put to go on from; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 300, conflicts_with = "live")]
     pub(crate) incomplete_every: u64,
+    /// End when the batch that has started this command dies
+    #[arg(long, hide = true)]
+    pub(crate) ends_with_batch: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,

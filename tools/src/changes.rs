@@ -5,7 +5,7 @@
 //!    counts as data: it is read.
 //! 3. [`as_file`] hands the result over: three numbers of 8 bytes for each range.
 //!
-//! Memory: 24 bytes for each range of the map, 400 MB for the largest one.
+//! Memory: 24 bytes for each range of the map, 400 MB for the largest one; of one that a server tells three times as much.
 
 #[cfg(feature = "fuzzing")]
 pub(crate) mod fuzzing;

@@ -44,7 +44,8 @@ Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of a
 
 pub(crate) const HELP_OF_BATCH: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
-  4 pool in use; 5 no space; 6 pool damaged; 9 not all disks are stored, or not without a problem: messages name them.";
+  4 pool in use; 5 no space; 6 pool damaged; 9 a disk is not stored, or has a problem: messages
+  name it.";
 
 pub(crate) const HELP_OF_FORGETTING: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
@@ -61,7 +62,7 @@ pub(crate) const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
   put and get: 9 copied, but not all of it. put: 10 the map of changes is wrong, so all of the image was read (11 is reserved).
-  batch: 9 not all disks are stored, or without a problem.
+  batch: 9 a disk is not stored, or has a problem.
   forget and prune: 9 not all of them removed.
   freeze: 9 not all of them frozen.
   mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;

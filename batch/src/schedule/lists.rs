@@ -3,10 +3,13 @@
 
 use std::cmp::Reverse;
 
-use super::{Cost, Job, Weight, hosts};
+use serde::{Deserialize, Serialize};
+
+use super::{Cost, Job, hosts};
 
 /// The order in which the readers of a host take its jobs.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Policy {
     /// The shortest first.
     Shortest,
@@ -24,7 +27,7 @@ impl Policy {
 
 /// When a job is worked on.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Slot {
+pub struct Turn {
     /// The job's number.
     pub job: usize,
     /// The reader of its host.
@@ -39,8 +42,10 @@ pub struct Slot {
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Timetable {
     /// One for each job.
-    pub slots: Vec<Slot>,
-    /// Jobs that miss their deadlines.
+    pub turns: Vec<Turn>,
+    /// Of each host: its jobs with deadlines come first, because one would be late otherwise.
+    pub deadlines_first: Vec<bool>,
+    /// Jobs that miss their deadlines all the same.
     pub late: Vec<usize>,
 }
 
@@ -48,9 +53,9 @@ impl Timetable {
     /// Returns the cost.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        let lives: f64 = self.slots.iter().map(|slot| slot.end_secs - slot.begin_secs).sum();
-        let span_secs = self.slots.iter().map(|slot| slot.end_secs).fold(0.0, f64::max);
-        Cost { mean_secs: lives / self.slots.len().max(1) as f64, span_secs }
+        let lives: f64 = self.turns.iter().map(|turn| turn.end_secs - turn.begin_secs).sum();
+        let span_secs = self.turns.iter().map(|turn| turn.end_secs).fold(0.0, f64::max);
+        Cost { mean_secs: lives / self.turns.len().max(1) as f64, span_secs }
     }
 }
 
@@ -64,24 +69,26 @@ pub fn timetable(jobs: &[Job], readers: &[usize], policy: Policy, secs: &dyn Fn(
         let readers = readers.get(host).copied().unwrap_or(1);
         let own: Vec<usize> =
             (0..jobs.len()).filter(|number| jobs.get(*number).is_some_and(|job| job.host == host)).collect();
-        let mut slots = run(jobs, &own, readers, policy, false, secs);
-        if late(jobs, &slots).next().is_some() {
-            slots = run(jobs, &own, readers, policy, true, secs);
+        let mut turns = run(jobs, &own, readers, policy, false, secs);
+        let is_late = late(jobs, &turns).next().is_some();
+        if is_late {
+            turns = run(jobs, &own, readers, policy, true, secs);
         }
-        table.late.extend(late(jobs, &slots));
-        table.slots.extend(slots);
+        table.deadlines_first.push(is_late);
+        table.late.extend(late(jobs, &turns));
+        table.turns.extend(turns);
     }
-    table.slots.sort_by_key(|slot| slot.job);
+    table.turns.sort_by_key(|turn| turn.job);
     table.late.sort_unstable();
     table
 }
 
-fn late<'a>(jobs: &'a [Job], slots: &'a [Slot]) -> impl Iterator<Item = usize> + 'a {
-    let is_late = |slot: &&Slot| {
-        let deadline = jobs.get(slot.job).and_then(|job| job.deadline_secs);
-        deadline.is_some_and(|deadline| slot.end_secs > deadline as f64)
+fn late<'a>(jobs: &'a [Job], turns: &'a [Turn]) -> impl Iterator<Item = usize> + 'a {
+    let is_late = |turn: &&Turn| {
+        let deadline = jobs.get(turn.job).and_then(|job| job.deadline_secs);
+        deadline.is_some_and(|deadline| turn.end_secs > deadline as f64)
     };
-    slots.iter().filter(is_late).map(|slot| slot.job)
+    turns.iter().filter(is_late).map(|turn| turn.job)
 }
 
 /// Lets the readers of one host work through its jobs.
@@ -92,10 +99,10 @@ fn run(
     policy: Policy,
     deadlines_first: bool,
     secs: &dyn Fn(&Job) -> f64,
-) -> Vec<Slot> {
+) -> Vec<Turn> {
     let mut waiting: Vec<(usize, Job)> = own.iter().filter_map(|number| Some((*number, *jobs.get(*number)?))).collect();
     let mut free_secs = vec![0.0_f64; readers.max(1)];
-    let mut slots = Vec::with_capacity(waiting.len());
+    let mut turns = Vec::with_capacity(waiting.len());
     while !waiting.is_empty() {
         let first_free = free_secs.iter().enumerate().min_by(|one, other| one.1.total_cmp(other.1));
         let reader = first_free.map_or(0, |(reader, _)| reader);
@@ -104,9 +111,9 @@ fn run(
         let Some(free) = free_secs.get_mut(reader) else { break };
         let begin_secs = *free;
         *free += secs(&job);
-        slots.push(Slot { job: number, reader, begin_secs, end_secs: *free });
+        turns.push(Turn { job: number, reader, begin_secs, end_secs: *free });
     }
-    slots
+    turns
 }
 
 /// Returns the place of the job that a reader takes next, of those that wait.
@@ -119,13 +126,4 @@ pub fn next(waiting: &[(usize, Job)], reader: usize, policy: Policy, deadlines_f
         (deadline, Reverse(job.priority), size, *number)
     };
     (0..waiting.len()).min_by_key(|place| waiting.get(*place).map(rank))
-}
-
-/// Returns the policy whose timetable costs least; of several, the default.
-pub fn best(jobs: &[Job], readers: &[usize], weight: Weight, secs: &dyn Fn(&Job) -> f64) -> (Policy, Timetable) {
-    let tables = [Policy::Mixed, Policy::Shortest, Policy::Longest]
-        .map(|policy| (policy, timetable(jobs, readers, policy, secs)));
-    let cost = |table: &Timetable| weight.of(table.cost());
-    let least = tables.into_iter().min_by(|(_, one), (_, other)| cost(one).total_cmp(&cost(other)));
-    least.unwrap_or_default()
 }

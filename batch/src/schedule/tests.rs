@@ -1,7 +1,7 @@
 //! Schedules against the best ones.
 
-use super::lists::{self, Policy, timetable};
-use super::rounds::{Rounds, best, bpl, dbp2};
+use super::lists::{Policy, timetable};
+use super::rounds::{Rounds, best, bpl, dbp2, dbp2_spread};
 use super::*;
 
 /// SplitMix64.
@@ -34,22 +34,25 @@ fn secs(bytes: u64) -> f64 {
     bytes as f64
 }
 
+/// The paper claims it of DBP2, but the first round of several makes a small job wait for a large one of another host.
 #[test]
-fn dbp2_is_at_most_twice_as_bad_as_the_best_mean() {
+fn dbp2_that_spreads_has_the_best_mean_of_few_jobs() {
     let mut random = Random(1);
-    let [mut of_dbp2, mut of_bpl] = [0.0_f64; 2];
+    let mut worst = [0.0_f64; 3];
     for _ in 0..100_000 {
         let (count, hosts) = (1 + random.below(6), 1 + random.below(4));
         let jobs = random.jobs(count, hosts);
         let (_, least) = brute::rounds(&jobs, weight(1.0), &secs).expect("are few");
-        let [dbp2, bpl] =
-            [dbp2, bpl].map(|heuristic| best(&jobs, heuristic, weight(1.0), &secs).1.mean_secs / least.mean_secs);
-        assert!((1.0 - 1e-9..2.0).contains(&dbp2) && bpl > 1.0 - 1e-9, "{dbp2}, {bpl}: {jobs:?}");
-        (of_dbp2, of_bpl) = (of_dbp2.max(dbp2), of_bpl.max(bpl));
+        let heuristics: [fn(&[Job], usize) -> Rounds; 3] = [dbp2_spread, dbp2, bpl];
+        for (heuristic, worst) in heuristics.into_iter().zip(&mut worst) {
+            let ratio = best(&jobs, heuristic, weight(1.0), &secs).1.mean_secs / least.mean_secs;
+            assert!(ratio > 1.0 - 1e-9, "{jobs:?}");
+            *worst = worst.max(ratio);
+        }
     }
-    println!("the worst mean of DBP2 is {of_dbp2:.3}, that of BPL {of_bpl:.3} times the best");
-    // Otherwise the comparison would show nothing: BPL has no such bound.
-    assert!(of_bpl > 2.0, "{of_bpl}");
+    let [spread, dbp2, bpl] = worst;
+    println!("the worst means are {spread:.3} (spread), {dbp2:.3} (DBP2) and {bpl:.3} (BPL) times the best");
+    assert!(spread < 1.0 + 1e-9 && dbp2 > 2.0 && bpl > 2.0, "{worst:?}");
 }
 
 #[test]
@@ -57,11 +60,12 @@ fn heuristics_of_the_paper_do_what_it_says() {
     let job = |host, bytes| Job { host, bytes, priority: 0, deadline_secs: None };
     // Figure 7: where another host is busy already, a job costs nothing.
     let jobs = [job(0, 10), job(1, 6), job(1, 5), job(1, 4)];
-    assert_eq!(dbp2(&jobs, 2).round_of, [0, 1, 0, 0]);
+    assert_eq!(dbp2(&jobs, 2).round_of, [0, 0, 1, 1]);
+    assert_eq!(dbp2_spread(&jobs, 2).round_of, [0, 1, 0, 0]);
     assert_eq!(bpl(&jobs, 2).round_of, [0, 0, 0, 1]);
     let cost = |rounds: Rounds| rounds.cost(&jobs, &secs);
     assert_eq!(cost(dbp2(&jobs, 1)), Cost { mean_secs: 15.0, span_secs: 15.0 });
-    assert_eq!(cost(dbp2(&jobs, 2)), Cost { mean_secs: 9.0, span_secs: 16.0 });
+    assert_eq!(cost(dbp2(&jobs, 2)), Cost { mean_secs: 9.5, span_secs: 19.0 });
     // The span alone wants one round.
     assert_eq!(best(&jobs, dbp2, weight(0.0), &secs).0.count, 1);
     assert!(best(&jobs, dbp2, weight(1.0), &secs).0.count > 1);
@@ -70,17 +74,17 @@ fn heuristics_of_the_paper_do_what_it_says() {
 }
 
 #[test]
-fn each_job_has_one_slot_and_readers_never_overlap() {
+fn each_job_has_one_turn_and_readers_never_overlap() {
     let mut random = Random(2);
     for _ in 0..2000 {
         let (count, readers) = (random.below(20), 1 + random.below(4) as usize);
         let jobs = random.jobs(count, 3);
         for policy in Policy::ALL {
             let table = timetable(&jobs, &[readers; 3], policy, &|job| secs(job.bytes));
-            assert!(table.slots.iter().map(|slot| slot.job).eq(0..jobs.len()));
-            for one in &table.slots {
+            assert!(table.turns.iter().map(|turn| turn.job).eq(0..jobs.len()));
+            for one in &table.turns {
                 assert!((one.end_secs - one.begin_secs - secs(jobs[one.job].bytes)).abs() < 1e-6);
-                let overlaps = table.slots.iter().filter(|other| {
+                let overlaps = table.turns.iter().filter(|other| {
                     let is_same = jobs[one.job].host == jobs[other.job].host && one.reader == other.reader;
                     is_same && one.begin_secs < other.end_secs && other.begin_secs < one.end_secs
                 });
@@ -119,17 +123,15 @@ fn priorities_and_deadlines_are_respected_or_named() {
     let job = |bytes, priority, deadline_secs| Job { host: 0, bytes, priority, deadline_secs };
     let run = |jobs: &[Job]| timetable(jobs, &[1], Policy::Shortest, &|job| secs(job.bytes));
     let order = |jobs: &[Job]| {
-        let mut slots = run(jobs).slots;
-        slots.sort_by(|one, other| one.begin_secs.total_cmp(&other.begin_secs));
-        slots.into_iter().map(|slot| slot.job).collect::<Vec<_>>()
+        let mut turns = run(jobs).turns;
+        turns.sort_by(|one, other| one.begin_secs.total_cmp(&other.begin_secs));
+        turns.into_iter().map(|turn| turn.job).collect::<Vec<_>>()
     };
     assert_eq!(order(&[job(5, 0, None), job(9, 1, None), job(1, 0, None)]), [1, 2, 0]);
     // It would end at 15, and is late then.
     let jobs = [job(5, 0, None), job(9, 0, Some(10)), job(1, 0, None)];
-    assert_eq!((order(&jobs), run(&jobs).late), (vec![1, 2, 0], vec![]));
+    assert_eq!((order(&jobs), run(&jobs).late, run(&jobs).deadlines_first), (vec![1, 2, 0], vec![], vec![true]));
     let jobs = [job(5, 0, Some(4)), job(9, 0, Some(10)), job(1, 0, None)];
     assert_eq!(run(&jobs).late, [0, 1]);
-    let jobs = [job(5, 0, None), job(9, 0, None), job(1, 0, None)];
-    assert_eq!(lists::best(&jobs, &[2], weight(0.5), &|job| secs(job.bytes)).0, Policy::Mixed);
-    assert!(timetable(&[], &[], Policy::Mixed, &|_| 1.0).slots.is_empty());
+    assert!(timetable(&[], &[], Policy::Mixed, &|_| 1.0).turns.is_empty());
 }

@@ -3,21 +3,31 @@
 //! TOKEN is that of the newest version. `begin` prints one object of JSON with the members of [`Point`]; an empty text is none. The other
 //! verbs get that object on standard input.
 
-use std::io::Write as _;
+use std::fs::File;
+use std::io::{Read as _, Seek as _, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use super::{Driver, Point, Verdict};
+use rustix::fs::MemfdFlags;
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::{Driver, Point, Verdict, is_token};
 
 /// Bytes of an answer at most.
-const ANSWER_BYTES_MAX: usize = 1 << 20;
+const ANSWER_BYTES_MAX: u64 = 32 << 10;
+/// Time of a program at most: it may wait for the guest.
+const PROGRAM_SECS_MAX: u64 = 3600;
+/// Time between two looks whether a program has ended.
+const STEP: Duration = Duration::from_millis(50);
 
 /// A program.
 #[derive(Debug)]
 pub struct Exec {
     program: PathBuf,
     argument: Option<String>,
-    /// What it printed at the beginning.
+    /// The object that `begin` printed. A pipe takes it at once.
     answer: Vec<u8>,
 }
 
@@ -28,55 +38,79 @@ impl Exec {
         Self { program, argument, answer: Vec::new() }
     }
 
-    fn run(&self, words: &[&str]) -> Result<Vec<u8>, String> {
+    /// Runs the program, and returns its answer. It may leave programs behind, which serve the disk.
+    fn run(&self, words: &[&str], gives_up: &dyn Fn() -> bool) -> Result<Vec<u8>, String> {
         let shown = format!("{} {}", self.program.display(), words.join(" "));
+        let cannot = |error: std::io::Error| format!("cannot run {shown}: {error}");
+        // No pipe: a program that it leaves behind would hold it.
+        let mut answer =
+            File::from(rustix::fs::memfd_create("answer", MemfdFlags::CLOEXEC).map_err(|errno| cannot(errno.into()))?);
         let mut command = Command::new(&self.program);
-        command.args(&self.argument).args(words).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(&self.argument).args(words).stdin(Stdio::piped());
+        command.stdout(answer.try_clone().map_err(cannot)?);
+        // A signal of the terminal reaches the batch alone, which then lets go in order.
+        command.process_group(0);
         let mut child = command.spawn().map_err(|error| format!("cannot start {shown}: {error}"))?;
         // A program that does not read it closes the pipe.
         let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&self.answer));
-        let ended = child.wait_with_output().map_err(|error| format!("cannot wait for {shown}: {error}"))?;
-        match ended.status.success() {
-            true => Ok(ended.stdout),
-            false => Err(format!("{shown} ended with {}", ended.status)),
+        let status = wait(&mut child, gives_up).map_err(cannot)?;
+        let status = status.ok_or_else(|| format!("{shown} was given up"))?;
+        if !status.success() {
+            return Err(format!("{shown} ended with {status}"));
+        }
+        let mut text = Vec::new();
+        let read = answer.rewind().and_then(|()| answer.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut text));
+        read.map_err(cannot)?;
+        match text.len() as u64 > ANSWER_BYTES_MAX {
+            true => Err(format!("the answer of {shown} has more than {ANSWER_BYTES_MAX} bytes")),
+            false => Ok(text),
         }
     }
 }
 
+/// Waits for the end of a program; `None` if it was ended, with all that it has started.
+fn wait(child: &mut Child, gives_up: &dyn Fn() -> bool) -> std::io::Result<Option<ExitStatus>> {
+    let begun = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if gives_up() || begun.elapsed().as_secs() > PROGRAM_SECS_MAX {
+            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+            child.wait()?;
+            return Ok(None);
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
 impl Driver for Exec {
-    fn begin(&mut self, last: &[Option<String>]) -> Result<Vec<Point>, String> {
+    fn begin(&mut self, last: &[Option<String>], gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
         self.answer.clear();
         let mut words = vec!["begin"];
-        words.extend(last.first().and_then(Option::as_deref));
-        let answer = self.run(&words)?;
-        let point = match answer.len() {
-            0..=ANSWER_BYTES_MAX => serde_json::from_slice::<Point>(&answer).map_err(|error| error.to_string()),
-            _ => Err(format!("it has more than {ANSWER_BYTES_MAX} bytes")),
-        };
-        let point = point
-            .and_then(|point| if point.source.is_empty() { Err("it names no source".to_owned()) } else { Ok(point) });
-        match point {
-            Ok(mut point) => {
-                self.answer = answer;
-                for text in [&mut point.map, &mut point.token, &mut point.token_from, &mut point.without_map] {
-                    text.take_if(|text| text.is_empty());
-                }
-                Ok(vec![point])
+        words.extend(last.first().and_then(Option::as_deref).filter(|token| is_token(token)));
+        let answer = self.run(&words, gives_up)?;
+        let parsed = serde_json::from_slice::<Point>(&answer).map_err(|error| error.to_string());
+        let point = parsed.and_then(|mut point| {
+            for text in [&mut point.map, &mut point.token, &mut point.token_from, &mut point.without_map] {
+                text.take_if(|text| text.is_empty());
             }
-            Err(why) => {
-                // It may hold something.
-                let _ = self.run(&["failed"]);
-                Err(format!("the answer of {} is no point in time: {why}", self.program.display()))
-            }
-        }
+            point.check().map(|()| point)
+        });
+        self.answer = answer;
+        point.map(|point| vec![point]).map_err(|why| {
+            // It may hold something.
+            let _ = self.run(&["failed"], &|| false);
+            format!("the answer of {} is no point in time: {why}", self.program.display())
+        })
     }
 
     fn check(&mut self, _disk: usize) -> Result<(), String> {
-        self.run(&["check"]).map(drop)
+        self.run(&["check"], &|| false).map(drop)
     }
 
     fn end(&mut self, _disk: usize, verdict: Verdict) -> Result<(), String> {
-        self.run(&[if verdict == Verdict::Stored { "stored" } else { "failed" }]).map(drop)
+        self.run(&[if verdict == Verdict::Stored { "stored" } else { "failed" }], &|| false).map(drop)
     }
 }
 
@@ -92,12 +126,19 @@ mod tests {
         (directory, exec)
     }
 
+    fn never() -> bool {
+        false
+    }
+
     #[test]
     fn a_program_is_called_at_the_beginning_and_at_the_end() {
         let (directory, mut exec) = program(
-            r#"case $1 in begin) echo "{\"source\":\"/dev/x\",\"token\":\"t2\",\"token_from\":\"$2\"}" ;; *) cat >"${0%/*}/$1" ;; esac"#,
+            r#"case $1 in
+                begin) sleep 20 2>/dev/null & echo "{\"source\":\"/dev/x\",\"token\":\"t2\",\"token_from\":\"$2\",\"map\":\"\"}" ;;
+                *) cat >"${0%/*}/$1" ;;
+            esac"#,
         );
-        let points = exec.begin(&[Some("t1".to_owned())]).expect("begins");
+        let points = exec.begin(&[Some("t1".to_owned())], &never).expect("begins, although something is left behind");
         let expected = Point {
             source: "/dev/x".to_owned(),
             token: Some("t2".to_owned()),
@@ -110,6 +151,9 @@ mod tests {
         let told = std::fs::read_to_string(directory.path().join("stored")).expect("is there");
         assert!(told.contains("\"token\":\"t2\""), "{told}");
         assert!(directory.path().join("check").exists() && !directory.path().join("failed").exists());
+        // A token that the program did not make is no word for it.
+        let points = exec.begin(&[Some("-rf".to_owned())], &never).expect("begins");
+        assert_eq!(points.first().map(|point| &point.token_from), Some(&None));
     }
 
     #[test]
@@ -118,14 +162,29 @@ mod tests {
             ("exit 3", "exit status: 3"),
             ("echo nonsense", "no point in time"),
             ("echo '{\"source\":\"\"}'", "names no source"),
+            ("echo '{\"source\":\"--live\"}'", "names no source"),
+            ("echo '{\"source\":\"x\",\"token\":\"a b\"}'", "a b"),
             ("echo '{\"source\":\"x\",\"colour\":1}'", "colour"),
             ("head -c 2000000 /dev/zero", "more than"),
         ] {
             let (_directory, mut exec) = program(text);
-            let error = exec.begin(&[None]).expect_err(text);
+            let error = exec.begin(&[None], &never).expect_err(text);
             assert!(error.contains(why), "{text}: {error}");
         }
-        let error = Exec::new("/none/such".into(), None).begin(&[None]).expect_err("is not there");
+        let error = Exec::new("/none/such".into(), None).begin(&[None], &never).expect_err("is not there");
         assert!(error.contains("cannot start /none/such begin"), "{error}");
+        let (_directory, mut exec) = program("exec sleep 20");
+        let error = exec.begin(&[None], &|| true).expect_err("takes too long");
+        assert!(error.contains("given up"), "{error}");
+    }
+
+    #[test]
+    fn a_map_without_the_state_at_which_it_begins_is_left_out() {
+        let point = |from: Option<&str>| {
+            let (map, token_from) = (Some("/map".to_owned()), from.map(str::to_owned));
+            Point { map, token_from, ..Point::default() }.with_known_beginning()
+        };
+        assert!(point(Some("t1")).map.is_some() && point(Some("t1")).without_map.is_none());
+        assert!(point(None).map.is_none() && point(None).without_map.is_some());
     }
 }

@@ -17,27 +17,23 @@ use serde::Deserialize;
 pub use exec::Exec;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use qmp::Monitor;
-pub use qmp::Qmp;
+pub use qmp::{Qmp, QmpDisk};
 
 /// A source, as a plan names it: `KIND:WHERE`, and words `key=value`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
 #[serde(try_from = "String")]
 pub enum Kind {
-    /// `file:PATH [map=PATH]`: a file or a block device that stands still.
+    /// `file:PATH`: a file or a block device that stands still. It names no state, so all of it is read.
     File {
         /// The file.
         path: PathBuf,
-        /// A map of its changes since the version before.
-        map: Option<PathBuf>,
     },
-    /// `nbd:ADDRESS [bitmap=NAME]`: an export that stands still.
+    /// `nbd:ADDRESS`: an export that stands still. The same.
     Nbd {
         /// `nbd://HOST/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`.
         address: String,
-        /// A bitmap of its changes since the version before.
-        bitmap: Option<String>,
     },
-    /// `qmp:SOCKET node=NAME [scratch=DIRECTORY]`: a disk of a running qemu.
+    /// `qmp:SOCKET node=NAME scratch=DIRECTORY`: a disk of a running qemu.
     Qmp {
         /// The socket of its monitor.
         socket: PathBuf,
@@ -46,7 +42,7 @@ pub enum Kind {
         /// Directory for what the guest overwrites while the disk is read.
         scratch: PathBuf,
     },
-    /// `exec:PROGRAM [args=…]`: a program that does all this for a hypervisor that is unknown here.
+    /// `exec:PROGRAM [argument=WORD]`: a program that does all this for a hypervisor that is unknown here.
     Exec {
         /// The program.
         program: PathBuf,
@@ -74,8 +70,7 @@ impl FromStr for Kind {
         let mut words = rest.split_whitespace();
         let place = words.next().ok_or_else(|| wrong("lacks a path or an address".to_owned()))?;
         let known: &[&str] = match kind {
-            "file" => &["map"],
-            "nbd" => &["bitmap"],
+            "file" | "nbd" => &[],
             "qmp" => &["node", "scratch"],
             "exec" => &["argument"],
             _ => return Err(wrong(format!("is of the kind {kind}, which is unknown: file:, nbd:, qmp: or exec:"))),
@@ -91,25 +86,46 @@ impl FromStr for Kind {
                 _ => return Err(wrong(format!("has the word {word}, which is unknown, empty or there twice"))),
             }
         }
+        // A timer starts batches in any directory.
+        let is_path = matches!(kind, "file" | "qmp" | "exec");
+        if is_path && !place.starts_with('/') {
+            return Err(wrong("has a path that is not absolute".to_owned()));
+        }
+        if kind == "nbd" && !place.starts_with("nbd://") && !place.starts_with("nbd+unix://") {
+            return Err(wrong(
+                "has no address: nbd:nbd://HOST/EXPORT or nbd:nbd+unix:///EXPORT?socket=PATH".to_owned(),
+            ));
+        }
         let value = |wanted: &str| values.iter().find(|(key, _)| *key == wanted).map(|(_, value)| *value);
         Ok(match kind {
-            "file" => Self::File { path: place.into(), map: value("map").map(PathBuf::from) },
-            "nbd" => Self::Nbd { address: place.to_owned(), bitmap: value("bitmap").map(str::to_owned) },
+            "file" => Self::File { path: place.into() },
+            "nbd" => Self::Nbd { address: place.to_owned() },
             "qmp" => Self::Qmp {
                 socket: place.into(),
                 node: value("node").ok_or_else(|| wrong("lacks node=NAME".to_owned()))?.to_owned(),
-                scratch: value("scratch").unwrap_or("/var/tmp").into(),
+                scratch: value("scratch").ok_or_else(|| wrong("lacks scratch=DIRECTORY".to_owned()))?.into(),
             },
             _ => Self::Exec { program: place.into(), argument: value("argument").map(str::to_owned) },
         })
     }
 }
 
+impl Kind {
+    /// The monitor that has the disk.
+    #[must_use]
+    pub fn monitor(&self) -> Option<&Path> {
+        match self {
+            Self::Qmp { socket, .. } => Some(socket),
+            Self::File { .. } | Self::Nbd { .. } | Self::Exec { .. } => None,
+        }
+    }
+}
+
 impl fmt::Display for Kind {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { path, .. } => write!(formatter, "file:{}", path.display()),
-            Self::Nbd { address, .. } => write!(formatter, "nbd:{address}"),
+            Self::File { path } => write!(formatter, "file:{}", path.display()),
+            Self::Nbd { address } => write!(formatter, "nbd:{address}"),
             Self::Qmp { socket, node, .. } => write!(formatter, "qmp:{} node={node}", socket.display()),
             Self::Exec { program, .. } => write!(formatter, "exec:{}", program.display()),
         }
@@ -128,10 +144,47 @@ pub struct Point {
     pub token_from: Option<String>,
     /// This state.
     pub token: Option<String>,
-    /// Bytes that changed, if that is known before they are read.
+    /// Bytes that changed, by the map.
     pub dirty_bytes: Option<u64>,
     /// Why there is no map, although there could be one.
     pub without_map: Option<String>,
+}
+
+/// Letters of a token at most, as `dedupfs put` takes it.
+const TOKEN_BYTES_MAX: usize = 255;
+
+/// Whether a word may be a token: it is a word of command lines, and a part of names.
+#[must_use]
+pub fn is_token(word: &str) -> bool {
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    (1..=TOKEN_BYTES_MAX).contains(&word.len()) && !word.starts_with('-') && word.bytes().all(is_letter)
+}
+
+impl Point {
+    /// Checks the words of a program.
+    ///
+    /// # Errors
+    /// In words.
+    fn check(&self) -> Result<(), String> {
+        if self.source.is_empty() || self.source.starts_with('-') {
+            return Err("it names no source".to_owned());
+        }
+        let tokens = [&self.token, &self.token_from].into_iter().flatten();
+        match tokens.into_iter().find(|token| !is_token(token)) {
+            Some(token) => Err(format!("the token {token:?} is none: 1 to 255 letters, digits and ._:- are one")),
+            None => Ok(()),
+        }
+    }
+
+    /// Leaves out a map if the state is unknown at which it begins: the newest version may be another one.
+    #[must_use]
+    pub fn with_known_beginning(mut self) -> Self {
+        if self.map.is_some() && self.token_from.is_none() {
+            self.map = None;
+            self.without_map.get_or_insert("the source does not name the state at which its map begins".to_owned());
+        }
+        self
+    }
 }
 
 /// The end of a disk's backup.
@@ -145,16 +198,17 @@ pub enum Verdict {
 
 /// Brings the disks of one source to a point in time. They are used in this order: `begin`, `check` when the disk was read, `end`.
 pub trait Driver: Send {
-    /// Brings all of its disks to the same point in time. `last` has the token of each disk's newest version.
+    /// Brings all of its disks to the same point in time. `last` has the token of each disk's newest version. `gives_up` tells that there
+    /// is no more time.
     ///
     /// # Errors
-    /// In words, for all of the disks. Then nothing is left behind.
-    fn begin(&mut self, last: &[Option<String>]) -> Result<Vec<Point>, String>;
+    /// In words, for all of the disks. Then as much as possible is let go; the next `begin` removes the rest.
+    fn begin(&mut self, last: &[Option<String>], gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String>;
 
-    /// Returns whether a disk stood still until now: a version that was read from it may stay.
+    /// Checks that a disk stood still until now.
     ///
     /// # Errors
-    /// In words.
+    /// Why it did not, in words. The caller removes the version that was read from it.
     fn check(&mut self, _disk: usize) -> Result<(), String> {
         Ok(())
     }
@@ -168,11 +222,12 @@ pub trait Driver: Send {
 
 /// A source that stands still anyway.
 #[derive(Debug)]
-pub struct Still(pub Point);
+pub struct Still(pub String);
 
 impl Driver for Still {
-    fn begin(&mut self, _last: &[Option<String>]) -> Result<Vec<Point>, String> {
-        Ok(vec![self.0.clone()])
+    fn begin(&mut self, _last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
+        let source = self.0.clone();
+        Ok(vec![Point { source, ..Point::default() }])
     }
 
     fn end(&mut self, _disk: usize, _verdict: Verdict) -> Result<(), String> {
@@ -183,36 +238,28 @@ impl Driver for Still {
 /// A driver, and the places of its disks in a list.
 pub type Driven = (Box<dyn Driver>, Vec<usize>);
 
-/// Returns the drivers of disks that are one point in time.
+/// Returns the drivers of disks that are one point in time. Each disk has an identity, such as the path of its versions.
 #[must_use]
-pub fn drivers(kinds: &[&Kind]) -> Vec<Driven> {
+pub fn drivers(disks: &[(&Kind, &str)]) -> Vec<Driven> {
     let mut drivers: Vec<Driven> = Vec::new();
     // Disks of one qemu begin together.
-    let mut monitors: BTreeMap<&Path, Vec<(usize, String, PathBuf)>> = BTreeMap::new();
-    for (place, kind) in kinds.iter().enumerate() {
+    let mut monitors: BTreeMap<&Path, Vec<(usize, QmpDisk)>> = BTreeMap::new();
+    for (place, (kind, identity)) in disks.iter().enumerate() {
         let driver: Box<dyn Driver> = match kind {
-            Kind::File { path, map } => Box::new(Still(Point {
-                source: path.display().to_string(),
-                map: map.as_ref().map(|map| map.display().to_string()),
-                ..Point::default()
-            })),
-            Kind::Nbd { address, bitmap } => Box::new(Still(Point {
-                source: address.clone(),
-                map: bitmap.as_ref().map(|bitmap| format!("nbd:qemu:dirty-bitmap:{bitmap}")),
-                ..Point::default()
-            })),
+            Kind::File { path } => Box::new(Still(path.display().to_string())),
+            Kind::Nbd { address } => Box::new(Still(address.clone())),
             Kind::Exec { program, argument } => Box::new(Exec::new(program.clone(), argument.clone())),
             Kind::Qmp { socket, node, scratch } => {
-                monitors.entry(socket).or_default().push((place, node.clone(), scratch.clone()));
+                let disk = QmpDisk { node: node.clone(), scratch: scratch.clone(), identity: (*identity).to_owned() };
+                monitors.entry(socket).or_default().push((place, disk));
                 continue;
             }
         };
         drivers.push((driver, vec![place]));
     }
     drivers.extend(monitors.into_iter().map(|(socket, disks)| {
-        let places = disks.iter().map(|(place, ..)| *place).collect();
-        let nodes = disks.into_iter().map(|(_, node, scratch)| (node, scratch)).collect();
-        (Box::new(Qmp::new(socket.to_owned(), nodes)) as Box<dyn Driver>, places)
+        let (places, disks) = disks.into_iter().unzip();
+        (Box::new(Qmp::new(socket.to_owned(), disks)) as Box<dyn Driver>, places)
     }));
     drivers
 }

@@ -25,7 +25,7 @@ use rustix::io::Errno;
 pub use self::frozen::BaseChoice;
 pub(crate) use self::frozen::put_version;
 pub(crate) use self::image::put_image;
-pub use self::image::{ImageBase, ImageOptions, ImageReport, TOKEN_BYTES_MAX, VerifyImage};
+pub use self::image::{CHECKED_XATTR, ImageBase, ImageOptions, ImageReport, TOKEN_BYTES_MAX, TOKEN_XATTR, VerifyImage};
 pub use self::options::{Owner, PutOptions, RACY_MS, VersionOptions};
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};

@@ -8,8 +8,8 @@ use crate::exit;
 
 /// Backs up the disks of a plan, one version of each: `dedupfs batch /etc/dedupfs/nightly.toml`.
 ///
-/// Each disk is brought to a point in time, read as `dedupfs put --changed` does, and let go. A disk that fails is tried again twice, and
-/// does not stop the others. The state is in the pool alone: the newest version of a disk tells from which checkpoint its changes count.
+/// Each disk is brought to a point in time, read as `dedupfs put --changed` does, and let go. A disk that fails is tried again at once, as
+/// often as the plan says, and does not stop the others. The state is in the pool alone: the newest version of a disk tells from which checkpoint its changes count.
 /// The guide has the form of a plan.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_BATCH)]
@@ -19,7 +19,7 @@ pub(crate) struct BatchArgs {
     /// Only the disks whose names have this pattern, such as `web-*/vda`
     #[arg(long, value_name = "PATTERN")]
     pub(crate) only: Vec<String>,
-    /// Begin nothing: show the base of each disk, and the order with its estimated times
+    /// Begin nothing: show the base of each disk, and its estimated times
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Begin also outside of the window of the plan

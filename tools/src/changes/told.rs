@@ -16,7 +16,8 @@ pub(crate) fn told_by(connection: &Connection, context: &str) -> Result<Changes,
     let dirty = ask(id).map_err(|error| format!("the NBD server does not tell its map {context}: {error}"))?;
     // Without an answer all dirty ranges are read.
     let allocation = agreed.context(BASE_ALLOCATION).and_then(|id| ask(id).ok()).unwrap_or_default();
-    map(&dirty, &allocation)?.changes(size_bytes)
+    let changes = map(&dirty, &allocation).and_then(|map| map.changes(size_bytes));
+    changes.map_err(|why| format!("the map {context} of the NBD server is of no use: {why}"))
 }
 
 /// Returns the dirty ranges, cut where the allocation tells the beginning or end of zeros. Both are in order.

@@ -1,7 +1,7 @@
 //! `dedupfs batch`: the disks of a plan, one version of each.
 //!
 //! 1. [`disk`] looks up the newest version of each disk: its token, and when all of it was compared last. The pool has the only state.
-//! 2. [`order`] estimates what is to be read, and chooses the order.
+//! 2. [`order`] estimates how much is to be read of each.
 //! 3. [`night`] lets each host's readers take units one by one: a disk, or a group of disks that are one point in time.
 //! 4. [`unit`] runs one: its drivers bring the disks to a point in time, [`child`] puts each, and the drivers let go.
 //!
@@ -14,11 +14,14 @@ mod order;
 mod report;
 mod unit;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
 use dedupfs::Progress as _;
 use dedupfs_batch::plan::Plan;
 use globset::{Glob, GlobSetBuilder};
+use rustix::fs::FlockOperation;
 
 use self::disk::State;
 use self::report::{BatchReport, Planned};
@@ -32,11 +35,11 @@ use crate::{exit, interrupt};
 const PLAN_BYTES_MAX: u64 = 16 << 20;
 
 pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
-    let plan = read_plan(&args.plan)?;
+    let (plan, _lock) = read_plan(&args.plan, !args.dry_run)?;
     let pool = Directory::open(&plan.pool)?;
     let disks = chosen(&plan, &args.only)?;
     let states: Vec<State> = disks.iter().map(|number| State::of(&plan, *number, &pool)).collect::<Result<_, _>>()?;
-    let order = order::choose(&plan, &states);
+    let order = order::of(&plan, &states);
     if args.dry_run {
         let planned = Planned::new(&plan, &states, &order);
         exit::print_message(args.json, "batch_plan", &planned, report::planned)?;
@@ -52,13 +55,21 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     Ok(if report.is_complete() { exit::OK } else { exit::PARTLY })
 }
 
-fn read_plan(path: &Path) -> Result<Plan, Failure> {
+/// Reads a plan, and locks it if it is to be run: two batches would undo each other's checkpoints.
+fn read_plan(path: &Path, runs: bool) -> Result<(Plan, File), Failure> {
     let shown = path.display();
     let cannot = |error: std::io::Error| Failure::failed(format!("cannot read the plan {shown}: {error}"));
-    let file = std::fs::File::open(path).map_err(cannot)?;
+    let file = File::open(path).map_err(cannot)?;
+    if runs && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return Err(Failure::failed(format!("another batch of the plan {shown} is running")));
+    }
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut std::io::Read::take(file, PLAN_BYTES_MAX), &mut text).map_err(cannot)?;
-    Plan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))
+    (&file).take(PLAN_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
+    if text.len() as u64 > PLAN_BYTES_MAX {
+        return Err(FailureKind::Usage.because(format!("{shown} is no plan: it has more than {PLAN_BYTES_MAX} bytes")));
+    }
+    let plan = Plan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))?;
+    Ok((plan, file))
 }
 
 /// Returns the numbers of the disks whose names a pattern has; of all, without patterns.

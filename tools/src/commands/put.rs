@@ -21,6 +21,11 @@ use crate::progress::Bars;
 use crate::{exit, hidden, interrupt};
 
 pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
+    if args.ends_with_batch {
+        // Otherwise nobody would check whether its source stood still.
+        let set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+        set.map_err(|errno| Failure::failed(format!("cannot watch the batch: {errno}")))?;
+    }
     if args.is_image() {
         return image::run(args);
     }

@@ -76,8 +76,7 @@ fn next_second() {
 fn each_disk_of_a_plan_becomes_a_version_of_which_the_next_reads_only_changes() {
     let Some(night) = Night::if_fuse() else { return };
     let [one, two] = ["one.raw", "two.raw"].map(|name| night.disk(name));
-    let map = night.at("map");
-    fs::write(&map, "0 4096\n").unwrap();
+    fs::write(night.at("map"), "0 4096\n").unwrap();
     let program = night.at("program");
     // A hypervisor that counts its checkpoints.
     let text = format!(
@@ -97,7 +96,9 @@ fn each_disk_of_a_plan_becomes_a_version_of_which_the_next_reads_only_changes() 
     let disks_of_plan: Vec<(&str, &str, &str)> =
         disks_of_plan.iter().map(|(name, source, more)| (*name, source.as_str(), *more)).collect();
     let top = "keep = { last = 1 }\nfull_verify_every = \"1d\"";
-    night.run(top, &disks_of_plan, &["--dry-run"]).expect(0, &["web/vda on kvm1", "no version yet", "order: mixed"]);
+    night
+        .run(top, &disks_of_plan, &["--dry-run"])
+        .expect(0, &["web/vda on kvm1", "no version yet", "the night takes some"]);
     assert!(!night.site.mnt.join("web").exists());
     night.run(top, &disks_of_plan, &[]).expect(0, &["web/vda: 20", "2 disks stored, 0 failed, 0 not begun"]);
     for (disk, source) in [("web/vda", &one), ("web/vdb", &two)] {
@@ -108,7 +109,7 @@ fn each_disk_of_a_plan_becomes_a_version_of_which_the_next_reads_only_changes() 
     night.run(top, &disks_of_plan, &["--dry-run"]).expect(0, &["token t1"]);
     let ran = night.run(top, &disks_of_plan, &["--json"]).ok();
     let told = disks(&ran);
-    assert_eq!((&told[1]["token"], &told[1]["fate"]), (&"t2".into(), &"stored".into()), "{ran:?}", ran = ran.out);
+    assert_eq!((&told[1]["token"], &told[1]["outcome"]), (&"t2".into(), &"stored".into()), "{}", ran.out);
     assert!(told[1]["read_bytes"].as_u64() < Some(200_000) && told[1]["full_because"].is_null(), "{}", ran.out);
     assert!(told[0]["full_because"].as_str().is_some_and(|why| why.contains("no map")), "{}", ran.out);
     night.assert_newest_is("web/vdb", &two);
@@ -144,10 +145,10 @@ fn disks_that_fail_are_tried_again_and_do_not_stop_the_others() {
     ];
     let ran = night.run("retries = 1", &plan, &["--json"]).expect(9, &["absent: cannot open /none/such.raw"]);
     let told = disks(&ran);
-    let fates: Vec<&str> = told.iter().filter_map(|disk| disk["fate"].as_str()).collect();
-    assert_eq!(fates, ["failed", "failed", "failed", "stored", "stored"], "{}", ran.out);
+    let outcomes: Vec<&str> = told.iter().filter_map(|disk| disk["outcome"].as_str()).collect();
+    assert_eq!(outcomes, ["failed", "failed", "failed", "stored", "stored"], "{}", ran.out);
     for (place, why) in [(0, "cannot open"), (1, "cannot connect to the monitor"), (2, "cannot connect to nbd+unix")] {
-        assert!(told[place]["problem"].as_str().is_some_and(|problem| problem.contains(why)), "{}", told[place]);
+        assert!(told[place]["problems"][0].as_str().is_some_and(|problem| problem.contains(why)), "{}", told[place]);
         assert_eq!(told[place]["attempts"], 2);
     }
     assert!(ran.err.contains("its version was removed"), "{}", ran.err);
@@ -162,28 +163,31 @@ fn disks_that_fail_are_tried_again_and_do_not_stop_the_others() {
 fn a_bitmap_of_an_nbd_server_that_lies_is_told() {
     let Some(night) = Night::if_fuse() else { return };
     let disk = night.disk("disk.raw");
-    let serve = |name: &str, dirty: std::ops::Range<u64>| {
-        let socket = night.at(name);
+    let program = night.at("program");
+    let exec = format!("exec:/bin/sh argument={}", program.display());
+    let run = |token: &str, dirty: std::ops::Range<u64>| {
+        let socket = night.at(token);
         let export = Export { name: "vda".to_owned(), content: fs::read(&disk).unwrap(), dirty_units: vec![dirty] };
-        let source =
-            format!("nbd:nbd+unix:///vda?socket={} bitmap={}", socket.display(), &BITMAP["qemu:dirty-bitmap:".len()..]);
-        (Server::at(&socket, export, Kind::Good), source)
+        let _server = Server::at(&socket, export, Kind::Good);
+        let point = format!(
+            r#"{{\"source\":\"nbd+unix:///vda?socket={}\",\"map\":\"nbd:{BITMAP}\",\"token\":\"{token}\",\"token_from\":\"$2\"}}"#,
+            socket.display()
+        );
+        fs::write(&program, format!("case $1 in begin) echo \"{point}\" ;; esac")).unwrap();
+        let ran = night.run("verify = \"full\"", &[("vda", &exec, "")], &["--json"]);
+        next_second();
+        ran
     };
-    let (first, source) = serve("first", 0..0);
-    night.run("verify = \"full\"", &[("vda", &source, "")], &[]).expect(0, &["1 disks stored"]);
-    drop(first);
-    fs::File::options().write(true).open(&disk).unwrap().write_all_at(b"changed", 5 * UNIT_BYTES).unwrap();
-    next_second();
-    let (second, source) = serve("second", 5..6);
-    let told = disks(&night.run("verify = \"full\"", &[("vda", &source, "")], &["--json"]).ok());
+    let write = |bytes: &[u8], unit| {
+        fs::File::options().write(true).open(&disk).unwrap().write_all_at(bytes, unit * UNIT_BYTES).unwrap();
+    };
+    run("t1", 0..0).ok();
+    write(b"changed", 5);
+    let told = disks(&run("t2", 5..6).ok());
     assert!(told[0]["full_because"].is_null() && told[0]["exit_code"] == 0, "{told:?}");
-    drop(second);
-    fs::File::options().write(true).open(&disk).unwrap().write_all_at(b"again", 9 * UNIT_BYTES).unwrap();
-    next_second();
-    let (third, source) = serve("third", 5..6);
-    let told = disks(&night.run("verify = \"full\"", &[("vda", &source, "")], &["--json"]).ok());
-    assert_eq!(told[0]["exit_code"], 10, "{told:?}");
-    drop(third);
+    write(b"again", 9);
+    let told = disks(&run("t3", 5..6).expect(9, &["its map of changes is wrong"]));
+    assert_eq!((&told[0]["exit_code"], &told[0]["outcome"]), (&10.into(), &"stored".into()), "{told:?}");
     night.assert_newest_is("vda", &disk);
     night.site.umount().ok();
 }

@@ -190,6 +190,24 @@ fn an_export_of_an_nbd_server_is_put_and_of_the_next_one_only_dirty_ranges_are_r
     images.site.umount().ok();
 }
 
+/// Found by review: zeros that the sample had proved false were stored all the same.
+#[test]
+fn regression_zeros_of_an_nbd_server_that_are_none_are_not_believed_again() {
+    let Some(images) = Images::if_fuse() else { return };
+    images.put(&["--token", "one"], "1").ok();
+    images.overwrite(10 * UNIT_BYTES, &[7; UNIT_BYTES as usize]);
+    let map = format!("nbd:{BITMAP}");
+    let delta = ["--changed", &map, "--token-from", "one"];
+    let put = images.put_export(Kind::CallsDataZeros, &[10..11], &delta, "2");
+    put.expect(10, &["the map of changes is wrong", "read everything"]);
+    images.assert_restored("2");
+    for (options, name) in [(&["--verify", "full"][..], "3"), (&["--reread"], "4")] {
+        images.put_export(Kind::CallsDataZeros, &[], options, name).ok();
+        images.assert_restored(name);
+    }
+    images.site.umount().ok();
+}
+
 #[test]
 fn nbd_servers_that_fail_are_named_and_nothing_is_made() {
     let Some(images) = Images::if_fuse() else { return };

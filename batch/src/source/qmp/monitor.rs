@@ -1,74 +1,98 @@
-//! The monitor of a qemu: one command at a time, events passed over.
+//! The monitor of a qemu: one question at a time, events passed over.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-/// Silence after which a monitor counts as gone.
-const SILENCE_SECS: u64 = 60;
+/// Time in which a question is answered, or a job or an export ends.
+const ANSWER_SECS: u64 = 60;
 /// Bytes of a line at most. A list of nodes has some KiB for each.
-const LINE_BYTES_MAX: u64 = 64 << 20;
+const LINE_BYTES_MAX: u64 = 4 << 20;
+/// Letters of a message of qemu that are shown at most.
+const WORDS_MAX: usize = 300;
 
-/// A connected monitor.
+/// A monitor. It is connected anew behind an error, since a late answer would be taken for that to the next question.
 #[derive(Debug)]
 pub(crate) struct Monitor {
-    stream: BufReader<UnixStream>,
+    socket: PathBuf,
+    stream: Option<BufReader<UnixStream>>,
+    questions: u64,
 }
 
 impl Monitor {
     pub(crate) fn connect(socket: &Path) -> Result<Self, String> {
-        let shown = socket.display();
-        let stream = UnixStream::connect(socket).map_err(|error| {
-            format!("cannot connect to the monitor {shown}: {error} (qemu has it with -qmp unix:{shown},server,nowait)")
-        })?;
-        let limit = Some(Duration::from_secs(SILENCE_SECS));
-        let limited = stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit));
-        limited.map_err(|error| format!("cannot use the monitor {shown}: {error}"))?;
-        let mut monitor = Self { stream: BufReader::new(stream) };
-        let greeting = monitor.receive()?;
-        if greeting.get("QMP").is_none() {
-            return Err(format!("{shown} is no monitor of qemu that speaks QMP"));
-        }
-        monitor.ask("qmp_capabilities", &json!({}))?;
+        let mut monitor = Self { socket: socket.to_owned(), stream: None, questions: 0 };
+        monitor.stream = Some(monitor.open()?);
         Ok(monitor)
     }
 
-    fn receive(&mut self) -> Result<Value, String> {
-        let mut line = Vec::new();
-        let received = (&mut self.stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
-        match received {
-            Ok(0) => return Err("qemu has closed its monitor".to_owned()),
-            Ok(_) => {}
-            Err(error) => return Err(format!("qemu does not answer on its monitor: {error}")),
+    fn open(&mut self) -> Result<BufReader<UnixStream>, String> {
+        let shown = self.socket.display();
+        let stream = UnixStream::connect(&self.socket).map_err(|error| {
+            format!(
+                "cannot connect to the monitor {shown}: {error} (qemu has it with -qmp unix:{shown},server=on,wait=off)"
+            )
+        })?;
+        let limit = Some(Duration::from_secs(ANSWER_SECS));
+        let limited = stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit));
+        limited.map_err(|error| format!("cannot use the monitor {shown}: {error}"))?;
+        let mut stream = BufReader::new(stream);
+        if receive(&mut stream)?.get("QMP").is_none() {
+            return Err(format!("{shown} is no monitor of qemu that speaks QMP"));
         }
-        serde_json::from_slice(&line).map_err(|error| format!("qemu's monitor says no JSON: {error}"))
+        self.exchange(&mut stream, "qmp_capabilities", &json!({}))??;
+        Ok(stream)
     }
 
-    /// Runs a command, and returns its result.
+    /// Asks a question, and returns its answer.
     pub(crate) fn ask(&mut self, command: &str, arguments: &Value) -> Result<Value, String> {
-        let line = format!("{}\n", json!({ "execute": command, "arguments": arguments }));
-        let sent = self.stream.get_mut().write_all(line.as_bytes());
+        let mut stream = match self.stream.take() {
+            Some(stream) => stream,
+            None => self.open()?,
+        };
+        let answer = self.exchange(&mut stream, command, arguments)?;
+        self.stream = Some(stream);
+        answer
+    }
+
+    /// The inner error is qemu's answer; behind the outer one the stream is of no use.
+    fn exchange(
+        &mut self,
+        stream: &mut BufReader<UnixStream>,
+        command: &str,
+        arguments: &Value,
+    ) -> Result<Result<Value, String>, String> {
+        self.questions += 1;
+        let id = self.questions;
+        let line = format!("{}\n", json!({ "execute": command, "arguments": arguments, "id": id }));
+        let sent = stream.get_mut().write_all(line.as_bytes());
         sent.map_err(|error| format!("cannot reach qemu's monitor: {error}"))?;
+        let begun = Instant::now();
         loop {
-            let mut answer = self.receive()?;
-            if let Some(error) = answer.get("error") {
-                return Err(format!("qemu refuses {command}: {}", error["desc"].as_str().unwrap_or("it says not why")));
+            let mut answer = receive(stream)?;
+            if answer["id"] == id {
+                if let Some(result) = answer.get_mut("return") {
+                    return Ok(Ok(result.take()));
+                }
+                let why = answer["error"]["desc"].as_str().unwrap_or("it says not why");
+                let why: String = why.chars().filter(|letter| !letter.is_control()).take(WORDS_MAX).collect();
+                return Ok(Err(format!("qemu refuses {command}: {why}")));
             }
-            if let Some(result) = answer.get_mut("return") {
-                return Ok(result.take());
+            if begun.elapsed().as_secs() > ANSWER_SECS {
+                return Err(silence());
             }
         }
     }
 
-    /// Waits until something is so.
+    /// Asks every 20 ms until something is so, for 60 s at most.
     pub(crate) fn wait_until(&mut self, is_so: impl Fn(&mut Self) -> Result<bool, String>) -> Result<(), String> {
         let begun = Instant::now();
         while !is_so(self)? {
-            if begun.elapsed().as_secs() > SILENCE_SECS {
-                return Err(format!("qemu has not ended a job or an export for {SILENCE_SECS} s"));
+            if begun.elapsed().as_secs() > ANSWER_SECS {
+                return Err(format!("qemu has not ended a job or an export for {ANSWER_SECS} s"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -76,25 +100,45 @@ impl Monitor {
     }
 
     /// Makes an image, and waits for it.
-    pub(crate) fn run_job(&mut self, id: &str, options: &Value) -> Result<(), String> {
-        self.ask("blockdev-create", &json!({ "job-id": id, "options": options }))?;
-        self.wait_until(|monitor| Ok(monitor.job(id)?.is_none_or(|job| job["status"] == "concluded")))?;
-        let error = self.job(id)?.and_then(|job| job["error"].as_str().map(str::to_owned));
-        self.ask("job-dismiss", &json!({ "id": id }))?;
-        error.map_or(Ok(()), |error| Err(format!("qemu cannot make {}: {error}", options["filename"])))
+    pub(crate) fn create_image(&mut self, job: &str, options: &Value) -> Result<(), String> {
+        self.ask("blockdev-create", &json!({ "job-id": job, "options": options }))?;
+        self.wait_until(|monitor| Ok(monitor.job(job)?.is_none_or(|job| job["status"] == "concluded")))?;
+        let error = self.job(job)?.and_then(|job| job["error"].as_str().map(str::to_owned));
+        self.ask("job-dismiss", &json!({ "id": job }))?;
+        error.map_or(Ok(()), |error| Err(format!("qemu cannot make the scratch file {}: {error}", options["filename"])))
+    }
+
+    fn jobs(&mut self) -> Result<Vec<Value>, String> {
+        Ok(self.ask("query-jobs", &json!({}))?.as_array().cloned().unwrap_or_default())
     }
 
     fn job(&mut self, id: &str) -> Result<Option<Value>, String> {
-        let jobs = self.ask("query-jobs", &json!({}))?;
-        Ok(jobs.as_array().and_then(|jobs| jobs.iter().find(|job| job["id"] == id)).cloned())
+        Ok(self.jobs()?.into_iter().find(|job| job["id"] == id))
     }
 
-    pub(crate) fn has_job(&mut self, id: &str) -> Result<bool, String> {
-        Ok(self.job(id)?.is_some())
+    pub(crate) fn names_of_jobs(&mut self) -> Result<Vec<String>, String> {
+        Ok(self.jobs()?.iter().filter_map(|job| job["id"].as_str().map(str::to_owned)).collect())
     }
 
-    /// Returns why a job that saves has failed, or none that has not.
-    pub(crate) fn job_fails(&mut self, id: &str) -> Result<Option<String>, String> {
+    /// Ends a job, if there is one of this name, also one that has concluded.
+    pub(crate) fn end_job(&mut self, id: &str) -> Result<(), String> {
+        let Some(job) = self.job(id)? else { return Ok(()) };
+        if job["status"] != "concluded" {
+            match job["type"].as_str() {
+                Some("backup") => self.ask("block-job-cancel", &json!({ "device": id, "force": true }))?,
+                _ => self.ask("job-cancel", &json!({ "id": id }))?,
+            };
+        }
+        let is_over = |job: Option<Value>| job.is_none_or(|job| job["status"] == "concluded");
+        self.wait_until(|monitor| Ok(is_over(monitor.job(id)?)))?;
+        match self.job(id)? {
+            Some(_) => self.ask("job-dismiss", &json!({ "id": id })).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Returns why a job that saves has failed; `None` while it runs without an error.
+    pub(crate) fn failure_of_job(&mut self, id: &str) -> Result<Option<String>, String> {
         let Some(job) = self.job(id)? else { return Ok(Some("its job has ended".to_owned())) };
         let status = job["status"].as_str().unwrap_or_default().to_owned();
         let jobs = self.ask("query-block-jobs", &json!({}))?;
@@ -107,4 +151,19 @@ impl Monitor {
         let exports = self.ask("query-block-exports", &json!({}))?;
         Ok(exports.as_array().is_some_and(|exports| exports.iter().any(|export| export["id"] == id)))
     }
+}
+
+fn silence() -> String {
+    format!("qemu has not answered on its monitor for {ANSWER_SECS} s: does another client, such as libvirt, hold it?")
+}
+
+fn receive(stream: &mut BufReader<UnixStream>) -> Result<Value, String> {
+    let mut line = Vec::new();
+    match stream.take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
+        Ok(0) => return Err("qemu has closed its monitor".to_owned()),
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(silence()),
+        Err(error) => return Err(format!("cannot read from qemu's monitor: {error}")),
+    }
+    serde_json::from_slice(&line).map_err(|error| format!("qemu's monitor says no JSON: {error}"))
 }

@@ -1,6 +1,6 @@
 //! A real qemu with a disk and no guest. Its monitor writes to the disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
 use dedupfs_nbd::{Address, STATE_DIRTY};
@@ -9,7 +9,11 @@ use super::*;
 use crate::testing::{DISK_BYTES, Machine};
 
 fn driver(machine: &Machine) -> Qmp {
-    Qmp::new(machine.monitor(), vec![("drive0".to_owned(), machine.directory().to_owned())])
+    Qmp::new(machine.monitor(), vec![disk("drive0", machine.directory())])
+}
+
+fn disk(node: &str, scratch: &Path) -> QmpDisk {
+    QmpDisk { node: node.to_owned(), scratch: scratch.to_owned(), identity: "/mnt/vm/vda".to_owned() }
 }
 
 /// Everything that is ours: bitmaps, nodes, jobs, exports and files.
@@ -45,12 +49,16 @@ fn read(point: &Point) -> (Vec<u8>, Vec<(u64, u64)>) {
 
 const UNIT: u64 = 64 << 10;
 
+fn never() -> bool {
+    false
+}
+
 #[test]
 fn a_disk_of_a_running_machine_stands_still_and_tells_what_changed() {
     let Some(machine) = Machine::if_qemu("qcow2") else { return };
     machine.write(1, 0, 4 << 20);
     let mut driver = self::driver(&machine);
-    let first = driver.begin(&[None]).expect("begins").remove(0);
+    let first = driver.begin(&[None], &never).expect("begins").remove(0);
     assert!(first.map.is_none() && first.without_map.is_none());
     let token = first.token.clone();
     // Written behind the point in time.
@@ -59,11 +67,11 @@ fn a_disk_of_a_running_machine_stands_still_and_tells_what_changed() {
     assert!(content[..4 << 20].iter().all(|byte| *byte == 1) && content[4 << 20..].iter().all(|byte| *byte == 0));
     driver.check(0).expect("stood still");
     driver.end(0, Verdict::Stored).expect("ends");
-    let name = |token: &Option<String>| format!("{OURS}{}", token.as_deref().unwrap_or_default());
+    let name = |token: &Option<String>| disk("", Path::new("")).bitmap(token.as_deref().unwrap_or_default());
     assert_eq!(leftovers(&machine), [name(&token)]);
 
     machine.write(2, 8 << 20, UNIT);
-    let second = driver.begin(from_ref(&token)).expect("begins").remove(0);
+    let second = driver.begin(from_ref(&token), &never).expect("begins").remove(0);
     assert_eq!((&second.token_from, second.dirty_bytes), (&token, Some(2 * UNIT)));
     let (content, dirty) = read(&second);
     assert_eq!(dirty, [(UNIT, 2 * UNIT), (8 << 20, (8 << 20) + UNIT)]);
@@ -74,9 +82,9 @@ fn a_disk_of_a_running_machine_stands_still_and_tells_what_changed() {
     assert_eq!(leftovers(&machine), [name(&token)]);
 
     // A run that is killed leaves all of it, and the next one lets go.
-    let killed = self::driver(&machine).begin(from_ref(&token)).expect("begins").remove(0);
+    let killed = self::driver(&machine).begin(from_ref(&token), &never).expect("begins").remove(0);
     assert!(killed.map.is_some());
-    let third = driver.begin(from_ref(&token)).expect("begins").remove(0);
+    let third = driver.begin(from_ref(&token), &never).expect("begins").remove(0);
     let (content, dirty) = read(&third);
     assert_eq!(dirty.last(), Some(&(12 << 20, (12 << 20) + UNIT)));
     assert_eq!((dirty.len(), content[12 << 20]), (3, 3));
@@ -90,14 +98,19 @@ fn bitmaps_that_a_killed_machine_leaves_cost_a_full_read() {
     let Some(mut machine) = Machine::if_qemu("qcow2") else { return };
     machine.write(1, 0, UNIT);
     let mut driver = self::driver(&machine);
-    let first = driver.begin(&[None]).expect("begins").remove(0);
+    let first = driver.begin(&[None], &never).expect("begins").remove(0);
     driver.end(0, Verdict::Stored).expect("ends");
+    // The bitmap is in the file now.
+    machine.quit_and_start();
+    let kept = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
+    assert!(kept.map.is_some(), "{:?}", kept.without_map);
+    driver.end(0, Verdict::Failed).expect("ends");
     machine.write(1, 0, UNIT);
     machine.kill_and_start();
-    let again = driver.begin(from_ref(&first.token)).expect("begins").remove(0);
+    let again = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
     assert!(again.map.is_none() && again.token_from.is_none());
     let why = again.without_map.clone().expect("is told");
-    assert!(why.contains("inconsistent") || why.contains("has no bitmap"), "{why}");
+    assert!(why.contains("inconsistent"), "{why}");
     assert_eq!(read(&again).0[0], 1);
     driver.check(0).expect("stood still");
     driver.end(0, Verdict::Stored).expect("ends");
@@ -109,15 +122,15 @@ fn a_machine_that_is_killed_between_checkpoint_and_reading_fails_and_is_read_as_
     let Some(mut machine) = Machine::if_qemu("qcow2") else { return };
     machine.write(1, 0, UNIT);
     let mut driver = self::driver(&machine);
-    let first = driver.begin(&[None]).expect("begins").remove(0);
+    let first = driver.begin(&[None], &never).expect("begins").remove(0);
     driver.end(0, Verdict::Stored).expect("ends");
     machine.write(2, 0, UNIT);
-    let second = driver.begin(from_ref(&first.token)).expect("begins").remove(0);
+    let second = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
     machine.kill_and_start();
     let address = Address::parse(&second.source).expect("is an address");
     assert!(dedupfs_nbd::connect(&address, &[], &|| true).is_err());
     assert!(driver.check(0).is_err() && driver.end(0, Verdict::Failed).is_err());
-    let third = driver.begin(from_ref(&first.token)).expect("begins").remove(0);
+    let third = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
     assert!(third.map.is_none() && third.without_map.is_some());
     assert_eq!(read(&third).0[0], 2);
     driver.end(0, Verdict::Stored).expect("ends");
@@ -126,20 +139,26 @@ fn a_machine_that_is_killed_between_checkpoint_and_reading_fails_and_is_read_as_
 
 #[test]
 fn a_monitor_that_cannot_be_used_is_named() {
-    let error = Qmp::new(PathBuf::from("/none/qmp"), vec![("drive0".to_owned(), "/tmp".into())]).begin(&[None]);
+    let error = Qmp::new(PathBuf::from("/none/qmp"), vec![disk("drive0", Path::new("/tmp"))]).begin(&[None], &never);
     assert!(error.expect_err("is not there").contains("cannot connect to the monitor /none/qmp"));
     let Some(machine) = Machine::if_qemu("raw") else { return };
-    let mut driver = Qmp::new(machine.monitor(), vec![("none".to_owned(), "/tmp".into())]);
-    assert!(driver.begin(&[None]).expect_err("is not there").contains("no block node none"));
-    let mut driver = Qmp::new(machine.monitor(), vec![("drive0".to_owned(), "/none/such".into())]);
-    let error = driver.begin(&[None]).expect_err("has no room");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(machine.directory(), open).expect("opens");
+    let error = self::driver(&machine).begin(&[None], &never).expect_err("others could read it");
+    assert!(error.contains("mode 0700"), "{error}");
+    let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    std::fs::set_permissions(machine.directory(), closed).expect("closes");
+    let mut driver = Qmp::new(machine.monitor(), vec![disk("none", machine.directory())]);
+    assert!(driver.begin(&[None], &never).expect_err("is not there").contains("no block node none"));
+    let mut driver = Qmp::new(machine.monitor(), vec![disk("drive0", Path::new("/none/such"))]);
+    let error = driver.begin(&[None], &never).expect_err("has no room");
     assert!(error.contains("/none/such"), "{error}");
     assert_eq!(leftovers(&machine), [""; 0]);
     // A raw disk: its bitmap lives as long as qemu.
     let mut driver = self::driver(&machine);
-    let first = driver.begin(&[None]).expect("begins").remove(0);
+    let first = driver.begin(&[None], &never).expect("begins").remove(0);
     driver.end(0, Verdict::Stored).expect("ends");
-    let second = driver.begin(&[first.token]).expect("begins").remove(0);
+    let second = driver.begin(&[first.token], &never).expect("begins").remove(0);
     assert!(second.map.is_some());
     driver.end(0, Verdict::Stored).expect("ends");
 }

@@ -49,13 +49,13 @@ use crate::versions::name::{Making, Origin, VersionReport, name_version};
 use crate::versions::work::WORK_MARK;
 
 /// The state of the source that an image holds, as its maker calls it.
-const TOKEN_XATTR: &[u8] = b"user.dedupfs.token";
+pub const TOKEN_XATTR: &[u8] = b"user.dedupfs.token";
 /// The content to which the token belongs: a file that was restored with its attributes, and changed, is no longer in that state.
 const CONTENT_XATTR: &[u8] = b"user.dedupfs.content";
 /// The source of an image.
 const SOURCE_XATTR: &[u8] = b"user.dedupfs.source";
 /// The time at which all of an image was last compared with its source or read from it, in seconds since 1970.
-const CHECKED_XATTR: &[u8] = b"user.dedupfs.checked";
+pub const CHECKED_XATTR: &[u8] = b"user.dedupfs.checked";
 /// Longest token in bytes.
 pub const TOKEN_BYTES_MAX: usize = 255;
 /// Distinguishes the streams of these puts from those of processes.
@@ -324,7 +324,9 @@ impl ImagePut<'_> {
             Ok(body) => body,
             Err(_) => self.body(&Root::Empty)?,
         };
-        let everything = source.everything();
+        // Whoever told zeros that were none is not believed again.
+        let is_doubted = !report.lies.is_empty() || self.options.reread || self.options.verify == VerifyImage::Full;
+        let everything = if is_doubted { Changes::all(source.size_bytes) } else { source.everything() };
         let followed = body.follow(self.stream, source, (&everything, source.size_bytes), self.threads);
         followed.map_err(|error| source.reason(error))?;
         report.read_bytes = source.take_read_bytes();

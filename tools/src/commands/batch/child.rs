@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use crate::exit;
 
-/// How often a command is looked after.
+/// Time between two looks whether a command has ended.
 const STEP: Duration = Duration::from_millis(100);
 /// Bytes of a result at most.
 const RESULT_BYTES_MAX: u64 = 16 << 20;
@@ -34,12 +35,15 @@ impl Ended {
     }
 }
 
-/// Runs `dedupfs` with these words and `--json`. What it tells appears behind `name`. Asked to give up, it ends the command in order.
+/// Runs `dedupfs` with these words and `--json`. Its messages appear behind `name`. Asked to give up, it ends the command in order.
 pub(super) fn run<S: AsRef<OsStr>>(name: &str, words: &[S], gives_up: &dyn Fn() -> bool) -> Result<Ended, String> {
     let cannot = |error: std::io::Error| format!("cannot run dedupfs: {error}");
     let program = std::env::current_exe().map_err(cannot)?;
     let mut command = Command::new(program);
-    command.args(words).arg("--json").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (first, rest) = words.split_first().ok_or("no command is given")?;
+    command.arg(first).arg("--json").args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // A signal of the terminal reaches the batch alone, which passes it on once: a second one would end the command at once.
+    command.process_group(0);
     let mut child = command.spawn().map_err(cannot)?;
     let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let (code, result) = std::thread::scope(|scope| {

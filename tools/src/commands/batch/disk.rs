@@ -3,15 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dedupfs::transfer::{CHECKED_XATTR, TOKEN_BYTES_MAX, TOKEN_XATTR};
 use dedupfs_batch::plan::{Disk, Plan};
 use rustix::io::Errno;
 
 use crate::control::{Failure, FailureKind};
 use crate::versions::Directory;
-
-/// The state of an image's source, and the time at which all of it was compared.
-const TOKEN: &str = "user.dedupfs.token";
-const CHECKED: &str = "user.dedupfs.checked";
 
 /// A disk, and its newest version.
 #[derive(Clone, Debug)]
@@ -59,7 +56,8 @@ impl State {
     /// Whether everything is to be compared this time.
     pub(super) fn needs_full_verify(&self, plan: &Plan) -> bool {
         let Some((every, newest)) = plan.full_verify_every().zip(self.newest.as_ref()) else { return false };
-        let age = newest.checked.map(|checked| checked.elapsed().unwrap_or(Duration::ZERO));
+        // A time in the future proves nothing.
+        let age = newest.checked.and_then(|checked| checked.elapsed().ok());
         age.is_none_or(|age| age >= every)
     }
 
@@ -76,17 +74,17 @@ fn newest(directory: &Path, name: &str) -> Option<Newest> {
         return None;
     }
     let size_bytes = std::fs::symlink_metadata(&file).ok().filter(std::fs::Metadata::is_file)?.len();
-    let attribute = |name: &str| {
-        let mut value = vec![0; 256];
+    let attribute = |name: &[u8]| {
+        let mut value = vec![0; TOKEN_BYTES_MAX + 1];
         let len = rustix::fs::lgetxattr(&file, name, &mut value);
         len.and_then(|len| String::from_utf8(value.get(..len).unwrap_or_default().to_vec()).map_err(|_| Errno::ILSEQ))
             .ok()
     };
-    let checked = attribute(CHECKED).and_then(|secs| secs.parse().ok());
+    let checked = attribute(CHECKED_XATTR).and_then(|secs| secs.parse().ok());
     Some(Newest {
         name: name.to_owned(),
         size_bytes,
-        token: attribute(TOKEN),
+        token: attribute(TOKEN_XATTR),
         checked: checked.and_then(|secs| UNIX_EPOCH.checked_add(Duration::from_secs(secs))),
     })
 }

@@ -9,19 +9,19 @@ use dedupfs_batch::schedule::lists;
 
 use super::disk::State;
 use super::order::Order;
-use super::report::{DiskReport, Fate};
+use super::report::{DiskReport, Outcome};
 use super::unit;
 
-/// When work is to end.
-pub(super) struct Clock<'a> {
+/// The limits of a batch: its window, and signals.
+pub(super) struct Limits<'a> {
     plan: &'a Plan,
     ignores_window: bool,
     progress: &'a dyn Progress,
 }
 
-impl Clock<'_> {
-    /// Why no further disk may be begun.
-    pub(super) fn is_over(&self) -> Option<String> {
+impl Limits<'_> {
+    /// Returns why no further disk may be begun.
+    pub(super) fn reason_to_begin_none(&self) -> Option<String> {
         if self.progress.is_cancelled() {
             return Some("interrupted".to_owned());
         }
@@ -39,11 +39,11 @@ impl Clock<'_> {
     /// Whether a disk that is read is to be given up.
     pub(super) fn gives_up(&self) -> bool {
         let stops = self.plan.window.as_ref().is_some_and(|window| window.at_end == AtEnd::Stop);
-        self.progress.is_cancelled() || (stops && self.is_over().is_some())
+        self.progress.is_cancelled() || (stops && self.reason_to_begin_none().is_some())
     }
 }
 
-/// Backs up the disks, and returns what became of each, in the order of the plan.
+/// Backs up the disks, and returns the outcome of each, in the order of the plan.
 pub(super) fn run(
     plan: &Plan,
     states: &[State],
@@ -51,27 +51,27 @@ pub(super) fn run(
     ignores_window: bool,
     progress: &dyn Progress,
 ) -> Vec<DiskReport> {
-    let clock = Clock { plan, ignores_window, progress };
+    let limits = Limits { plan, ignores_window, progress };
     let of_host = |host: usize| {
         let units = order.units.iter().enumerate().map(|(number, unit)| (number, unit.job));
         units.filter(|(_, job)| job.host == host).collect::<Vec<(usize, Job)>>()
     };
     let queues: Vec<Mutex<Vec<(usize, Job)>>> = (0..plan.hosts.len()).map(|host| Mutex::new(of_host(host))).collect();
     let done: Mutex<Vec<(usize, DiskReport)>> = Mutex::new(Vec::new());
-    let deadlines_first = !order.timetable.late.is_empty();
     let work = |host: usize, reader: usize| {
         let take = || {
             let mut waiting = queues.get(host)?.lock().ok()?;
-            let place = lists::next(&waiting, reader, order.policy, deadlines_first)?;
+            let deadlines_first = order.timetable.deadlines_first.get(host).copied().unwrap_or(false);
+            let place = lists::next(&waiting, reader, plan.order, deadlines_first)?;
             Some(waiting.swap_remove(place).0)
         };
         while let Some(unit) = take().and_then(|number| order.units.get(number)) {
             let own: Vec<&State> = unit.disks.iter().filter_map(|place| states.get(*place)).collect();
-            let reports = match clock.is_over() {
+            let reports = match limits.reason_to_begin_none() {
                 Some(why) => {
-                    own.iter().map(|state| DiskReport::new(plan, state, Fate::NotBegun, Some(why.clone()))).collect()
+                    own.iter().map(|state| DiskReport::new(plan, state, Outcome::NotBegun, Some(why.clone()))).collect()
                 }
-                None => unit::run(plan, &own, &clock),
+                None => unit::run(plan, &own, &limits),
             };
             if let Ok(mut done) = done.lock() {
                 done.extend(unit.disks.iter().copied().zip(reports));

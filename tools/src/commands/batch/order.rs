@@ -1,10 +1,10 @@
-//! The order in which disks are read, by estimates of what is to be read of each.
+//! The order in which disks are read, by estimates of the bytes to read.
 
 use std::collections::BTreeMap;
 
 use dedupfs_batch::plan::{Disk, Plan};
 use dedupfs_batch::schedule::Job;
-use dedupfs_batch::schedule::lists::{self, Policy, Timetable};
+use dedupfs_batch::schedule::lists::{Timetable, timetable};
 use dedupfs_batch::source::Kind;
 use jiff::civil::Time;
 
@@ -26,12 +26,11 @@ pub(super) struct Unit {
 /// The order of a night.
 pub(super) struct Order {
     pub(super) units: Vec<Unit>,
-    pub(super) policy: Policy,
     pub(super) timetable: Timetable,
 }
 
-/// Groups disks into units, and chooses the policy that costs least.
-pub(super) fn choose(plan: &Plan, states: &[State]) -> Order {
+/// Groups disks into units, and estimates when each is read.
+pub(super) fn of(plan: &Plan, states: &[State]) -> Order {
     let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
     let mut units: Vec<Unit> = Vec::new();
     let now = jiff::Zoned::now().time();
@@ -56,25 +55,20 @@ pub(super) fn choose(plan: &Plan, states: &[State]) -> Order {
         let rate = plan.hosts.get(job.host).map_or(1.0, |host| host.assumed_rate as f64 / host.readers as f64);
         job.bytes as f64 / rate
     };
-    let (policy, timetable) =
-        plan.weight().map(|weight| lists::best(&jobs, &readers, weight, &secs)).unwrap_or_default();
-    Order { units, policy, timetable }
+    let timetable = timetable(&jobs, &readers, plan.order, &secs);
+    Order { units, timetable }
 }
 
 fn job(plan: &Plan, state: &State, disk: &Disk, now: Time) -> Job {
     let size_bytes = state.newest.as_ref().map_or(UNKNOWN_BYTES, |newest| newest.size_bytes);
-    let tells_changes = match &disk.source {
-        Kind::File { map, .. } => map.is_some(),
-        Kind::Nbd { bitmap, .. } => bitmap.is_some(),
-        Kind::Qmp { .. } | Kind::Exec { .. } => true,
-    };
+    let tells_changes = matches!(disk.source, Kind::Qmp { .. } | Kind::Exec { .. });
     let reads_part = tells_changes && state.newest.is_some() && !state.needs_full_verify(plan);
     let bytes = if reads_part { size_bytes / 100 * CHANGED_PERCENT } else { size_bytes };
     let deadline_secs = disk.deadline.map(|deadline| secs_until(now, deadline));
     Job { host: plan.host(&disk.host).unwrap_or(0), bytes, priority: disk.priority, deadline_secs }
 }
 
-/// Seconds until the clock shows this time next.
+/// Returns the seconds until the clock shows this time next.
 fn secs_until(now: Time, then: Time) -> u64 {
     let secs = |time: Time| {
         u64::from(time.hour().unsigned_abs()) * 3600

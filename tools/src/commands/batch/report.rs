@@ -1,4 +1,4 @@
-//! What became of the disks, and what would.
+//! Reports: the outcome of each disk, and the times that a plan would have.
 
 use std::fmt::Write as _;
 
@@ -11,10 +11,10 @@ use super::order::Order;
 use crate::duration;
 use crate::size::show;
 
-/// The end of a disk.
+/// The outcome of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Fate {
+pub(super) enum Outcome {
     Stored,
     Failed,
     NotBegun,
@@ -26,7 +26,7 @@ pub(super) struct DiskReport {
     pub(super) name: String,
     pub(super) host: String,
     pub(super) source: String,
-    pub(super) fate: Fate,
+    pub(super) outcome: Outcome,
     /// The exit code of `dedupfs put`.
     pub(super) exit_code: Option<u8>,
     pub(super) attempts: u32,
@@ -34,35 +34,38 @@ pub(super) struct DiskReport {
     pub(super) version: Option<String>,
     pub(super) token: Option<String>,
     pub(super) size_bytes: u64,
+    /// Bytes that its map calls changed, if that is known before they are read.
+    pub(super) dirty_bytes: Option<u64>,
     pub(super) read_bytes: u64,
     pub(super) verified_bytes: u64,
     pub(super) new_bytes: u64,
     pub(super) full_because: Option<String>,
-    /// How long it had to stand still.
-    pub(super) snapshot_ms: u64,
-    pub(super) problem: Option<String>,
+    /// How long it was held at its point in time.
+    pub(super) held_ms: u64,
+    pub(super) problems: Vec<String>,
 }
 
 impl DiskReport {
-    pub(super) fn new(plan: &Plan, state: &State, fate: Fate, problem: Option<String>) -> Self {
+    pub(super) fn new(plan: &Plan, state: &State, outcome: Outcome, problem: Option<String>) -> Self {
         let disk = state.disk(plan);
         let text = |of: &dyn Fn(&dedupfs_batch::plan::Disk) -> String| disk.map(of).unwrap_or_default();
         Self {
             name: text(&|disk| disk.name.clone()),
             host: text(&|disk| disk.host.clone()),
             source: text(&|disk| disk.source.to_string()),
-            fate,
+            outcome,
             exit_code: None,
             attempts: 0,
             version: None,
             token: None,
             size_bytes: 0,
+            dirty_bytes: None,
             read_bytes: 0,
             verified_bytes: 0,
             new_bytes: 0,
             full_because: None,
-            snapshot_ms: 0,
-            problem,
+            held_ms: 0,
+            problems: problem.into_iter().collect(),
         }
     }
 }
@@ -81,12 +84,12 @@ pub(super) struct BatchReport {
 
 impl BatchReport {
     pub(super) fn new(disks: Vec<DiskReport>) -> Self {
-        let count = |fate: Fate| disks.iter().filter(|disk| disk.fate == fate).count();
+        let count = |outcome: Outcome| disks.iter().filter(|disk| disk.outcome == outcome).count();
         let sum = |of: fn(&DiskReport) -> u64| disks.iter().map(of).sum();
         Self {
-            stored: count(Fate::Stored),
-            failed: count(Fate::Failed),
-            not_begun: count(Fate::NotBegun),
+            stored: count(Outcome::Stored),
+            failed: count(Outcome::Failed),
+            not_begun: count(Outcome::NotBegun),
             size_bytes: sum(|disk| disk.size_bytes),
             read_bytes: sum(|disk| disk.read_bytes),
             new_bytes: sum(|disk| disk.new_bytes),
@@ -96,7 +99,7 @@ impl BatchReport {
 
     /// Whether each disk is stored, without any problem.
     pub(super) fn is_complete(&self) -> bool {
-        self.disks.iter().all(|disk| disk.fate == Fate::Stored && disk.problem.is_none())
+        self.disks.iter().all(|disk| disk.outcome == Outcome::Stored && disk.problems.is_empty())
     }
 }
 
@@ -104,22 +107,22 @@ pub(super) fn batch(report: &BatchReport) -> String {
     let mut text = String::new();
     for disk in &report.disks {
         // Writing to a String cannot fail.
-        let _ = match (disk.fate, &disk.version) {
-            (Fate::Stored, Some(version)) => writeln!(
+        let _ = match (disk.outcome, &disk.version) {
+            (Outcome::Stored, Some(version)) => writeln!(
                 text,
-                "{}: {version}, read {} of {}, compared {}, new {}, stood still for {}{}",
+                "{}: {version}, read {} of {}, compared {}, new {}, held for {}{}",
                 disk.name,
                 show(disk.read_bytes),
                 show(disk.size_bytes),
                 show(disk.verified_bytes),
                 show(disk.new_bytes),
-                duration::show(disk.snapshot_ms),
+                duration::show(disk.held_ms),
                 disk.full_because.as_ref().map_or_else(String::new, |why| format!("; read everything: {why}"))
             ),
-            (Fate::NotBegun, _) => writeln!(text, "{}: NOT BEGUN", disk.name),
+            (Outcome::NotBegun, _) => writeln!(text, "{}: NOT BEGUN", disk.name),
             _ => writeln!(text, "{}: FAILED after {} attempts", disk.name, disk.attempts),
         };
-        if let Some(problem) = &disk.problem {
+        for problem in &disk.problems {
             let _ = writeln!(text, "  {problem}");
         }
     }
@@ -153,8 +156,7 @@ struct PlannedDisk {
 #[derive(Serialize)]
 pub(super) struct Planned {
     disks: Vec<PlannedDisk>,
-    policy: &'static str,
-    mean_snapshot_secs: u64,
+    order: Policy,
     span_secs: u64,
 }
 
@@ -162,7 +164,7 @@ impl Planned {
     pub(super) fn new(plan: &Plan, states: &[State], order: &Order) -> Self {
         let mut disks = Vec::new();
         for (number, unit) in order.units.iter().enumerate() {
-            let slot = order.timetable.slots.iter().find(|slot| slot.job == number);
+            let turn = order.timetable.turns.iter().find(|turn| turn.job == number);
             for state in unit.disks.iter().filter_map(|place| states.get(*place)) {
                 let Some(disk) = state.disk(plan) else { continue };
                 disks.push(PlannedDisk {
@@ -174,24 +176,15 @@ impl Planned {
                     verifies_all: state.needs_full_verify(plan),
                     // Of its group, if it has one.
                     estimated_bytes: unit.job.bytes,
-                    begin_secs: slot.map_or(0, |slot| slot.begin_secs as u64),
-                    end_secs: slot.map_or(0, |slot| slot.end_secs as u64),
+                    begin_secs: turn.map_or(0, |turn| turn.begin_secs as u64),
+                    end_secs: turn.map_or(0, |turn| turn.end_secs as u64),
                     misses_deadline: order.timetable.late.contains(&number),
                 });
             }
         }
         disks.sort_by(|one, other| (one.begin_secs, &one.name).cmp(&(other.begin_secs, &other.name)));
-        let cost = order.timetable.cost();
-        Self {
-            disks,
-            policy: match order.policy {
-                Policy::Mixed => "mixed",
-                Policy::Shortest => "shortest",
-                Policy::Longest => "longest",
-            },
-            mean_snapshot_secs: cost.mean_secs as u64,
-            span_secs: cost.span_secs as u64,
-        }
+        let span_secs = order.timetable.cost().span_secs as u64;
+        Self { disks, order: plan.order, span_secs }
     }
 }
 
@@ -217,12 +210,7 @@ pub(super) fn planned(planned: &Planned) -> String {
             if disk.misses_deadline { ", MISSES ITS DEADLINE" } else { "" }
         );
     }
-    let _ = writeln!(
-        text,
-        "order: {}; the night takes some {}, a disk stands still for {} on average, at the rates that the plan assumes",
-        planned.policy,
-        time(planned.span_secs),
-        time(planned.mean_snapshot_secs)
-    );
+    let span = time(planned.span_secs);
+    let _ = writeln!(text, "the night takes some {span}, at the rates that the plan assumes");
     text
 }

@@ -8,29 +8,35 @@ use serde_json::Value;
 
 use super::child;
 use super::disk::State;
-use super::night::Clock;
-use super::report::{DiskReport, Fate};
+use super::night::Limits;
+use super::report::{DiskReport, Outcome};
 use crate::exit;
 
 /// Backs up the disks of a unit. Those that fail are tried again, as often as the plan says.
-pub(super) fn run(plan: &Plan, states: &[&State], clock: &Clock<'_>) -> Vec<DiskReport> {
+pub(super) fn run(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<DiskReport> {
     let mut reports: Vec<Option<DiskReport>> = states.iter().map(|_| None).collect();
     for attempt in 1..=plan.retries.saturating_add(1) {
-        let is_open = |report: &Option<DiskReport>| report.as_ref().is_none_or(|report| report.fate == Fate::Failed);
+        let is_open =
+            |report: &Option<DiskReport>| report.as_ref().is_none_or(|report| report.outcome == Outcome::Failed);
         let open: Vec<usize> = (0..states.len()).filter(|place| reports.get(*place).is_some_and(is_open)).collect();
-        if open.is_empty() || (attempt > 1 && clock.is_over().is_some()) {
+        if open.is_empty() || (attempt > 1 && limits.reason_to_begin_none().is_some()) {
             break;
         }
         let own: Vec<&State> = open.iter().filter_map(|place| states.get(*place).copied()).collect();
-        for (place, mut report) in open.into_iter().zip(attempt_once(plan, &own, clock)) {
+        for (place, mut report) in open.into_iter().zip(attempt_once(plan, &own, limits)) {
             report.attempts = attempt;
             if let Some(slot) = reports.get_mut(place) {
                 *slot = Some(report);
             }
         }
     }
-    let unknown = |state: &&State| DiskReport::new(plan, state, Fate::NotBegun, None);
-    states.iter().zip(reports).map(|(state, report)| report.unwrap_or_else(|| unknown(state))).collect()
+    let mut reports: Vec<DiskReport> = reports.into_iter().flatten().collect();
+    let stored = reports.iter().filter(|report| report.outcome == Outcome::Stored).map(|report| report.attempts);
+    if stored.clone().max() != stored.min() {
+        let why = "other disks of its group are of another point in time: they were tried again";
+        reports.iter_mut().for_each(|report| report.problems.push(why.to_owned()));
+    }
+    reports
 }
 
 /// The disks of a driver that has begun.
@@ -41,27 +47,32 @@ struct Held {
     points: Vec<Point>,
 }
 
-fn attempt_once(plan: &Plan, states: &[&State], clock: &Clock<'_>) -> Vec<DiskReport> {
+fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<DiskReport> {
     let begun = Instant::now();
     let mut reports: Vec<DiskReport> =
-        states.iter().map(|state| DiskReport::new(plan, state, Fate::Failed, None)).collect();
+        states.iter().map(|state| DiskReport::new(plan, state, Outcome::Failed, None)).collect();
     let fail = |reports: &mut Vec<DiskReport>, place: usize, why: String| {
         if let Some(report) = reports.get_mut(place) {
             exit::tell(&format!("{}: {why}\n", report.name));
-            report.problem = Some(why);
+            report.problems.push(why);
         }
     };
-    let kinds: Vec<&Kind> = states.iter().filter_map(|state| Some(&state.disk(plan)?.source)).collect();
+    let paths: Vec<String> = states.iter().map(|state| state.directory.display().to_string()).collect();
+    let disks: Vec<(&Kind, &str)> = states
+        .iter()
+        .zip(&paths)
+        .filter_map(|(state, path)| Some((&state.disk(plan)?.source, path.as_str())))
+        .collect();
     let mut held = Vec::new();
     // All of a group stand still before the first one is read.
-    for (mut driver, places) in drivers(&kinds) {
+    for (mut driver, places) in drivers(&disks) {
         let last: Vec<Option<String>> = places
             .iter()
             .map(|place| {
                 states.get(*place).and_then(|state| state.newest.as_ref()).and_then(|newest| newest.token.clone())
             })
             .collect();
-        match driver.begin(&last) {
+        match driver.begin(&last, &|| limits.gives_up()) {
             Ok(points) => held.push(Held { driver, places, points }),
             Err(why) => places.iter().for_each(|place| fail(&mut reports, *place, why.clone())),
         }
@@ -69,21 +80,21 @@ fn attempt_once(plan: &Plan, states: &[&State], clock: &Clock<'_>) -> Vec<DiskRe
     for Held { mut driver, places, points } in held {
         for (disk, (place, point)) in places.into_iter().zip(points).enumerate() {
             let (Some(state), Some(report)) = (states.get(place), reports.get_mut(place)) else { continue };
-            let stood_still = match put(plan, state, &point, report, clock) {
+            let stood_still = match put(plan, state, point.with_known_beginning(), report, limits) {
                 Ok(version) => driver.check(disk).map_err(|why| {
                     report.version = None;
                     forget(&report.name, &version, why)
                 }),
-                // The command has told it.
-                Err(why) => {
-                    report.problem = Some(why);
+                Err(NotPut { why, is_told: false }) => Err(why),
+                Err(NotPut { why, is_told: true }) => {
+                    report.problems.push(why);
                     Ok(())
                 }
             };
             let is_stored = report.version.is_some();
             let verdict = if is_stored { Verdict::Stored } else { Verdict::Failed };
-            report.fate = if is_stored { Fate::Stored } else { Fate::Failed };
-            report.snapshot_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            report.outcome = if is_stored { Outcome::Stored } else { Outcome::Failed };
+            report.held_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             let ended = driver.end(disk, verdict);
             let pruned = if is_stored { prune(plan, state) } else { Ok(()) };
             for why in [stood_still, ended, pruned].into_iter().filter_map(Result::err) {
@@ -94,51 +105,75 @@ fn attempt_once(plan: &Plan, states: &[&State], clock: &Clock<'_>) -> Vec<DiskRe
     reports
 }
 
+/// Why a disk was not put.
+struct NotPut {
+    why: String,
+    /// The command has told it.
+    is_told: bool,
+}
+
+impl From<String> for NotPut {
+    fn from(why: String) -> Self {
+        Self { why, is_told: false }
+    }
+}
+
 /// Puts a disk. Returns the path of its version.
 fn put(
     plan: &Plan,
     state: &State,
-    point: &Point,
+    point: Point,
     report: &mut DiskReport,
-    clock: &Clock<'_>,
-) -> Result<String, String> {
+    limits: &Limits<'_>,
+) -> Result<String, NotPut> {
     state.make_directory()?;
     let name = free_name(state);
     let version = state.directory.join(&name).display().to_string();
     let verify = if state.needs_full_verify(plan) { Some("full") } else { plan.verify.as_deref() };
-    let mut words = vec!["put", "--image"];
     let options = [
         ("--verify", verify),
         ("--changed", point.map.as_deref()),
         ("--token-from", point.token_from.as_deref().filter(|_| point.map.is_some())),
         ("--token", point.token.as_deref()),
     ];
-    for (option, value) in options {
-        words.extend(value.into_iter().flat_map(|value| [option, value]));
-    }
-    words.extend([point.source.as_str(), &version]);
-    let ended = child::run(&report.name, &words, &|| clock.gives_up())?;
+    let given = options.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?)));
+    let mut words: Vec<String> = ["put", "--image", "--ends-with-batch"].map(str::to_owned).to_vec();
+    words.extend(given);
+    words.extend(["--".to_owned(), point.source, version.clone()]);
+    let ended = child::run(&report.name, &words, &|| limits.gives_up())?;
     let image = &ended.result["image"];
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     report.size_bytes = number(&image["size_bytes"]);
     report.read_bytes = number(&image["read_bytes"]);
     report.verified_bytes = number(&image["verified_bytes"]);
     report.new_bytes = number(&ended.result["made"]["new_bytes"]);
-    report.full_because = point.without_map.clone().or_else(|| image["full_because"].as_str().map(str::to_owned));
-    report.token = point.token.clone();
+    report.full_because = point.without_map.or_else(|| image["full_because"].as_str().map(str::to_owned));
+    report.token = point.token;
+    report.dirty_bytes = point.dirty_bytes;
     report.exit_code = ended.code;
     match ended.code {
-        Some(exit::OK | exit::MAP_IS_WRONG) => {
+        Some(exit::OK) => {
             report.version = Some(name);
+            Ok(version)
+        }
+        Some(exit::MAP_IS_WRONG) => {
+            report.version = Some(name);
+            report
+                .problems
+                .push("its map of changes is wrong: all of it was read, and the version is right".to_owned());
             Ok(version)
         }
         Some(exit::PARTLY) => {
             let problem = ended.result["problems"][0]["what"].as_str().unwrap_or("not all of it was stored").to_owned();
             report.version = Some(name);
-            report.problem = Some(problem);
+            report.problems.push(problem);
             Ok(version)
         }
-        _ => Err(ended.message()),
+        // It may have failed behind its last step.
+        _ if state.directory.join(&name).symlink_metadata().is_ok() => {
+            Err(forget(&report.name, &version, ended.message()).into())
+        }
+        _ => Err(NotPut { why: ended.message(), is_told: true }),
     }
 }
 
