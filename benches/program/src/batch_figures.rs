@@ -35,8 +35,11 @@ const MEAN_BYTES: f64 = 40e9;
 /// Assumed for figure 9.
 const MESSAGE_SECS: f64 = 0.001;
 
+/// Draws the size of a disk.
+type Size = fn(&mut Random) -> f64;
+
 /// Distributions of the sizes of disks.
-const SIZES: [(&str, fn(&mut Random) -> f64); 2] = [("lognormal", lognormal), ("Pareto", pareto)];
+const SIZES: [(&str, Size); 2] = [("lognormal", lognormal), ("Pareto", pareto)];
 
 /// Runs the command.
 pub fn run(args: &BatchFigures) -> Outcome {

@@ -138,7 +138,7 @@ fn disks_that_fail_are_tried_again_and_do_not_stop_the_others() {
     let exec = format!("exec:/bin/sh argument={}", program.display());
     let plan = [
         ("absent", "file:/none/such.raw", ""),
-        ("qemu", "qmp:/none/qmp node=drive0", ""),
+        ("qemu", "qmp:/none/qmp node=drive0 scratch=/none", ""),
         ("host", "nbd:nbd+unix:///x?socket=/none/nbd", ""),
         ("moves", exec.as_str(), ""),
         ("good", good_source.as_str(), ""),
