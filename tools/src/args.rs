@@ -286,9 +286,9 @@ pub(crate) struct PutArgs {
     /// Seconds of work after which what is complete so far is named, for the next put to go on from; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 300, conflicts_with = "live")]
     pub(crate) incomplete_every: u64,
-    /// End when the batch that has started this command dies
+    /// Print `read` when the image was read, and give the version its name when the standard input says `name`
     #[arg(long, hide = true)]
-    pub(crate) ends_with_batch: bool,
+    pub(crate) asks_before_naming: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -4,7 +4,8 @@
 //! verbs get that object on standard input.
 
 use std::fs::File;
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,6 +20,8 @@ use super::{Driver, Point, Verdict, is_token};
 const ANSWER_BYTES_MAX: u64 = 32 << 10;
 /// Time of a program at most: it may wait for the guest.
 const PROGRAM_SECS_MAX: u64 = 3600;
+/// Time within which a program ends that is asked to, before it is killed.
+const ENDS_WITHIN_SECS: u64 = 10;
 /// Time between two looks whether a program has ended.
 const STEP: Duration = Duration::from_millis(50);
 
@@ -43,7 +46,7 @@ impl Exec {
         let shown = format!("{} {}", self.program.display(), words.join(" "));
         let cannot = |error: std::io::Error| format!("cannot run {shown}: {error}");
         // No pipe: a program that it leaves behind would hold it.
-        let mut answer =
+        let answer =
             File::from(rustix::fs::memfd_create("answer", MemfdFlags::CLOEXEC).map_err(|errno| cannot(errno.into()))?);
         let mut command = Command::new(&self.program);
         command.args(&self.argument).args(words).stdin(Stdio::piped());
@@ -58,27 +61,30 @@ impl Exec {
         if !status.success() {
             return Err(format!("{shown} ended with {status}"));
         }
-        let mut text = Vec::new();
-        let read = answer.rewind().and_then(|()| answer.take(ANSWER_BYTES_MAX + 1).read_to_end(&mut text));
-        read.map_err(cannot)?;
-        match text.len() as u64 > ANSWER_BYTES_MAX {
-            true => Err(format!("the answer of {shown} has more than {ANSWER_BYTES_MAX} bytes")),
-            false => Ok(text),
+        let len_bytes = answer.metadata().map_err(cannot)?.len();
+        if len_bytes > ANSWER_BYTES_MAX {
+            return Err(format!("the answer of {shown} has more than {ANSWER_BYTES_MAX} bytes"));
         }
+        // The place in the file is that of programs left behind, too.
+        let mut text = vec![0; len_bytes as usize];
+        answer.read_exact_at(&mut text, 0).map_err(cannot)?;
+        Ok(text)
     }
 }
 
 /// Waits for the end of a program; `None` if it was ended, with all that it has started.
 fn wait(child: &mut Child, gives_up: &dyn Fn() -> bool) -> std::io::Result<Option<ExitStatus>> {
-    let begun = Instant::now();
+    let (begun, mut asked) = (Instant::now(), None::<Instant>);
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+            return Ok(asked.is_none().then_some(status));
         }
-        if gives_up() || begun.elapsed().as_secs() > PROGRAM_SECS_MAX {
+        if asked.is_none() && (gives_up() || begun.elapsed().as_secs() > PROGRAM_SECS_MAX) {
+            asked = Some(Instant::now());
+            let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
+        }
+        if asked.is_some_and(|asked| asked.elapsed().as_secs() >= ENDS_WITHIN_SECS) {
             let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-            child.wait()?;
-            return Ok(None);
         }
         std::thread::sleep(STEP);
     }
@@ -89,24 +95,27 @@ impl Driver for Exec {
         self.answer.clear();
         let mut words = vec!["begin"];
         words.extend(last.first().and_then(Option::as_deref).filter(|token| is_token(token)));
-        let answer = self.run(&words, gives_up)?;
-        let parsed = serde_json::from_slice::<Point>(&answer).map_err(|error| error.to_string());
+        let answer = self.run(&words, gives_up);
+        let parsed = answer.and_then(|answer| {
+            let point = serde_json::from_slice::<Point>(&answer);
+            self.answer = answer;
+            point.map_err(|error| format!("the answer of {} is no point in time: {error}", self.program.display()))
+        });
         let point = parsed.and_then(|mut point| {
             for text in [&mut point.map, &mut point.token, &mut point.token_from, &mut point.without_map] {
                 text.take_if(|text| text.is_empty());
             }
-            point.check().map(|()| point)
+            let wrong = |why| format!("the answer of {} is no point in time: {why}", self.program.display());
+            point.check().map(|()| point).map_err(wrong)
         });
-        self.answer = answer;
-        point.map(|point| vec![point]).map_err(|why| {
+        point.map(|point| vec![point]).inspect_err(|_| {
             // It may hold something.
             let _ = self.run(&["failed"], &|| false);
-            format!("the answer of {} is no point in time: {why}", self.program.display())
         })
     }
 
-    fn check(&mut self, _disk: usize) -> Result<(), String> {
-        self.run(&["check"], &|| false).map(drop)
+    fn check(&mut self, _disk: usize, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        self.run(&["check"], gives_up).map(drop)
     }
 
     fn end(&mut self, _disk: usize, verdict: Verdict) -> Result<(), String> {
@@ -146,7 +155,7 @@ mod tests {
             ..Point::default()
         };
         assert_eq!(points, [expected]);
-        exec.check(0).expect("stands still");
+        exec.check(0, &never).expect("stands still");
         exec.end(0, Verdict::Stored).expect("ends");
         let told = std::fs::read_to_string(directory.path().join("stored")).expect("is there");
         assert!(told.contains("\"token\":\"t2\""), "{told}");
@@ -173,7 +182,7 @@ mod tests {
         }
         let error = Exec::new("/none/such".into(), None).begin(&[None], &never).expect_err("is not there");
         assert!(error.contains("cannot start /none/such begin"), "{error}");
-        let (_directory, mut exec) = program("exec sleep 20");
+        let (_directory, mut exec) = program("case $1 in begin) exec sleep 20 ;; esac");
         let error = exec.begin(&[None], &|| true).expect_err("takes too long");
         assert!(error.contains("given up"), "{error}");
     }

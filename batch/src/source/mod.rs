@@ -208,8 +208,8 @@ pub trait Driver: Send {
     /// Checks that a disk stood still until now.
     ///
     /// # Errors
-    /// Why it did not, in words. The caller removes the version that was read from it.
-    fn check(&mut self, _disk: usize) -> Result<(), String> {
+    /// Why it did not, in words. The version that was read from it gets no name.
+    fn check(&mut self, _disk: usize, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         Ok(())
     }
 

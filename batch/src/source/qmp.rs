@@ -18,6 +18,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -119,6 +120,7 @@ impl Qmp {
         for (number, disk) in self.disks.iter().enumerate() {
             let known = Node::among(&listed, &disk.node)?;
             known.check_is_uppermost(&disk.node)?;
+            node::check_has_device(monitor, &disk.node)?;
             let own = known.bitmaps.iter().filter(|bitmap| bitmap.name.starts_with(&disk.bitmaps()));
             let (stale, older): (Vec<_>, Vec<_>) = own.partition(|bitmap| bitmap.is_inconsistent);
             begun.older.push(older.into_iter().map(|bitmap| bitmap.name.clone()).collect());
@@ -195,12 +197,14 @@ impl Qmp {
             note(monitor.end_job(&job));
         }
         let nodes = node::list(monitor)?;
+        // That of a run that was killed may lie in another directory.
+        let scratch = node::file_of(&nodes, &format!("{hold}-file")).or_else(|| self.scratch_file(number));
         for node in [hold.clone(), format!("{hold}-file")] {
             if node::names(&nodes).any(|name| name == node) {
                 note(monitor.ask("blockdev-del", &json!({ "node-name": node })).map(drop));
             }
         }
-        if let Some(scratch) = self.scratch_file(number) {
+        if let Some(scratch) = scratch {
             match std::fs::remove_file(&scratch) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     note(Err(format!("cannot remove {}: {error}", scratch.display())));
@@ -230,8 +234,8 @@ impl Qmp {
             // An error shows again when the same name is used.
             let _ = self.release(monitor, *left);
         }
-        // A server of somebody else stays.
-        if was_listening {
+        // A server of somebody else stays. The path is ours alone.
+        if was_listening || UnixStream::connect(self.export_socket()).is_ok() {
             self.stop_listening(monitor)?;
         }
         Ok(())
@@ -274,7 +278,7 @@ impl Driver for Qmp {
         }
     }
 
-    fn check(&mut self, disk: usize) -> Result<(), String> {
+    fn check(&mut self, disk: usize, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         let Some(begun) = &mut self.begun else { return Err("it was not begun".to_owned()) };
         match begun.monitor.failure_of_job(&format!("{HOLDS}-{disk}"))? {
             None => Ok(()),

@@ -21,7 +21,6 @@ use std::path::Path;
 use dedupfs::Progress as _;
 use dedupfs_batch::plan::Plan;
 use globset::{Glob, GlobSetBuilder};
-use rustix::fs::FlockOperation;
 
 use self::disk::State;
 use self::report::{BatchReport, Planned};
@@ -35,7 +34,7 @@ use crate::{exit, interrupt};
 const PLAN_BYTES_MAX: u64 = 16 << 20;
 
 pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
-    let (plan, _lock) = read_plan(&args.plan, !args.dry_run)?;
+    let plan = read_plan(&args.plan)?;
     let pool = Directory::open(&plan.pool)?;
     let disks = chosen(&plan, &args.only)?;
     let states: Vec<State> = disks.iter().map(|number| State::of(&plan, *number, &pool)).collect::<Result<_, _>>()?;
@@ -55,21 +54,16 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     Ok(if report.is_complete() { exit::OK } else { exit::PARTLY })
 }
 
-/// Reads a plan, and locks it if it is to be run: two batches would undo each other's checkpoints.
-fn read_plan(path: &Path, runs: bool) -> Result<(Plan, File), Failure> {
+fn read_plan(path: &Path) -> Result<Plan, Failure> {
     let shown = path.display();
     let cannot = |error: std::io::Error| Failure::failed(format!("cannot read the plan {shown}: {error}"));
     let file = File::open(path).map_err(cannot)?;
-    if runs && rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return Err(Failure::failed(format!("another batch of the plan {shown} is running")));
-    }
     let mut text = String::new();
-    (&file).take(PLAN_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
+    file.take(PLAN_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
     if text.len() as u64 > PLAN_BYTES_MAX {
         return Err(FailureKind::Usage.because(format!("{shown} is no plan: it has more than {PLAN_BYTES_MAX} bytes")));
     }
-    let plan = Plan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))?;
-    Ok((plan, file))
+    Plan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))
 }
 
 /// Returns the numbers of the disks whose names a pattern has; of all, without patterns.

@@ -4,6 +4,7 @@
 mod image;
 
 use std::fs::{File, Metadata};
+use std::io::Read as _;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -20,12 +21,23 @@ use crate::inside::{self, Inside, NewName};
 use crate::progress::Bars;
 use crate::{exit, hidden, interrupt};
 
-pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
-    if args.ends_with_batch {
-        // Otherwise nobody would check whether its source stood still.
-        let set = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
-        set.map_err(|errno| Failure::failed(format!("cannot watch the batch: {errno}")))?;
+/// The line by which a put tells a batch that its source was read.
+pub(crate) const READ: &str = "read";
+/// The answer by which a batch lets the version have its name.
+pub(crate) const LEAVE: &[u8] = b"name\n";
+
+/// Asks the batch that has started this command whether the source stood still until now.
+fn ask_before_naming() -> Result<(), Failure> {
+    exit::print(&format!("{READ}\n"))?;
+    let mut answer = Vec::new();
+    let read = std::io::stdin().read_to_end(&mut answer);
+    match read.is_ok() && answer == LEAVE {
+        true => Ok(()),
+        false => Err(Failure::failed("the batch does not let the version have its name")),
     }
+}
+
+pub(crate) fn run(args: &PutArgs) -> Result<u8, Failure> {
     if args.is_image() {
         return image::run(args);
     }

@@ -198,7 +198,7 @@ fn regression_zeros_of_an_nbd_server_that_are_none_are_not_believed_again() {
     images.overwrite(10 * UNIT_BYTES, &[7; UNIT_BYTES as usize]);
     let map = format!("nbd:{BITMAP}");
     let delta = ["--changed", &map, "--token-from", "one"];
-    let put = images.put_export(Kind::CallsDataZeros, &[10..11], &delta, "2");
+    let put = images.put_export(Kind::CallsDataZeros, std::slice::from_ref(&(10..11)), &delta, "2");
     put.expect(10, &["the map of changes is wrong", "read everything"]);
     images.assert_restored("2");
     for (options, name) in [(&["--verify", "full"][..], "3"), (&["--reread"], "4")] {

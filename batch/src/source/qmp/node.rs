@@ -1,7 +1,10 @@
 //! Block nodes and their bitmaps, as qemu lists them.
 
+use std::path::{Path, PathBuf};
+
 use serde_json::{Value, json};
 
+use super::OURS;
 use super::monitor::Monitor;
 
 /// A block node.
@@ -30,6 +33,28 @@ pub(super) fn list(monitor: &mut Monitor) -> Result<Value, String> {
 /// Returns the names of all nodes.
 pub(super) fn names(listed: &Value) -> impl Iterator<Item = &str> {
     listed.as_array().into_iter().flatten().filter_map(|node| node["node-name"].as_str())
+}
+
+/// Returns the path of a scratch file's node.
+pub(super) fn file_of(listed: &Value, name: &str) -> Option<PathBuf> {
+    let node = listed.as_array()?.iter().find(|node| node["node-name"] == name)?;
+    let path = Path::new(node["file"].as_str()?);
+    path.file_name()?.to_str()?.starts_with(OURS).then(|| path.to_owned())
+}
+
+/// Checks that a device of the guest uses a node, directly or through filters.
+pub(super) fn check_has_device(monitor: &mut Monitor, name: &str) -> Result<(), String> {
+    let devices = monitor.ask("query-blockstats", &json!({}))?;
+    let mut nodes: Vec<&Value> = devices.as_array().into_iter().flatten().collect();
+    while let Some(node) = nodes.pop() {
+        if node["node-name"] == name {
+            return Ok(());
+        }
+        nodes.extend(node.get("parent"));
+    }
+    Err(format!(
+        "no device of the guest uses the block node {name}: it may use another one since a mirror ended; name that one"
+    ))
 }
 
 impl Node {

@@ -65,7 +65,7 @@ fn a_disk_of_a_running_machine_stands_still_and_tells_what_changed() {
     machine.write(9, UNIT, UNIT);
     let (content, _) = read(&first);
     assert!(content[..4 << 20].iter().all(|byte| *byte == 1) && content[4 << 20..].iter().all(|byte| *byte == 0));
-    driver.check(0).expect("stood still");
+    driver.check(0, &never).expect("stood still");
     driver.end(0, Verdict::Stored).expect("ends");
     let name = |token: &Option<String>| disk("", Path::new("")).bitmap(token.as_deref().unwrap_or_default());
     assert_eq!(leftovers(&machine), [name(&token)]);
@@ -88,7 +88,7 @@ fn a_disk_of_a_running_machine_stands_still_and_tells_what_changed() {
     let (content, dirty) = read(&third);
     assert_eq!(dirty.last(), Some(&(12 << 20, (12 << 20) + UNIT)));
     assert_eq!((dirty.len(), content[12 << 20]), (3, 3));
-    driver.check(0).expect("stood still");
+    driver.check(0, &never).expect("stood still");
     driver.end(0, Verdict::Stored).expect("ends");
     assert_eq!(leftovers(&machine), [name(&third.token)]);
 }
@@ -112,7 +112,7 @@ fn bitmaps_that_a_killed_machine_leaves_cost_a_full_read() {
     let why = again.without_map.clone().expect("is told");
     assert!(why.contains("inconsistent"), "{why}");
     assert_eq!(read(&again).0[0], 1);
-    driver.check(0).expect("stood still");
+    driver.check(0, &never).expect("stood still");
     driver.end(0, Verdict::Stored).expect("ends");
     assert_eq!(leftovers(&machine).len(), 1);
 }
@@ -129,7 +129,7 @@ fn a_machine_that_is_killed_between_checkpoint_and_reading_fails_and_is_read_as_
     machine.kill_and_start();
     let address = Address::parse(&second.source).expect("is an address");
     assert!(dedupfs_nbd::connect(&address, &[], &|| true).is_err());
-    assert!(driver.check(0).is_err() && driver.end(0, Verdict::Failed).is_err());
+    assert!(driver.check(0, &never).is_err() && driver.end(0, Verdict::Failed).is_err());
     let third = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
     assert!(third.map.is_none() && third.without_map.is_some());
     assert_eq!(read(&third).0[0], 2);

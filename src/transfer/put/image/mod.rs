@@ -270,10 +270,13 @@ impl ImagePut<'_> {
             Ok(body) => body?,
             Err(why) => {
                 tracing::info!(why, image = %self.path().display(), "all of an image is read");
-                (report.full_because, checked) = (Some(why), Checked::Now);
+                report.full_because = Some(why);
                 // A chunk of the base may be lost.
                 let former = base.ok().filter(|_| !self.has_losses()).map_or(Root::Empty, Base::root);
-                self.whole(source, former, &mut report)?
+                let (body, reads_all) = self.whole(source, former, &mut report)?;
+                // Zeros that a server tells are believed, and not read.
+                checked = if reads_all { Checked::Now } else { Checked::AsBefore };
+                body
             }
         };
         let (root, data_bytes, keep) = self.publish(&mut body)?;
@@ -315,8 +318,9 @@ impl ImagePut<'_> {
         Ok(Followed::Whole(Box::new(body)))
     }
 
-    /// Stores all of the source. Chunks of the base are found without asking the index.
-    fn whole(&self, source: &Source<'_>, base: Root, report: &mut ImageReport) -> Result<FileBody> {
+    /// Stores all of the source, and returns whether all of it was read, or is a hole of its file. Chunks of the base are found without
+    /// asking the index.
+    fn whole(&self, source: &Source<'_>, base: Root, report: &mut ImageReport) -> Result<(FileBody, bool)> {
         let files = &self.new_content.files;
         // Of a comparison, or of a base that cannot be read to its end.
         report.verified_bytes += source.take_read_bytes();
@@ -330,7 +334,8 @@ impl ImagePut<'_> {
         let followed = body.follow(self.stream, source, (&everything, source.size_bytes), self.threads);
         followed.map_err(|error| source.reason(error))?;
         report.read_bytes = source.take_read_bytes();
-        Ok(body)
+        let reads_all = !source.is_export() || everything.ranges().iter().all(|change| !change.is_zero);
+        Ok((body, reads_all))
     }
 
     /// Returns the base and the changes since, or why they are not known.

@@ -87,6 +87,11 @@ impl<'a> Source<'a> {
         Ok(Self { from, path, stat, size_bytes, core, service, tally, read_bytes, failure })
     }
 
+    /// Whether it is an export of an NBD server.
+    pub(super) fn is_export(&self) -> bool {
+        matches!(self.from, Medium::Export(_))
+    }
+
     /// Returns the bytes that were read since the last call.
     pub(super) fn take_read_bytes(&self) -> u64 {
         self.read_bytes.swap(0, Ordering::Relaxed)

@@ -1,10 +1,12 @@
 //! The state of a disk in the pool: its newest version.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use dedupfs::transfer::{CHECKED_XATTR, TOKEN_BYTES_MAX, TOKEN_XATTR};
 use dedupfs_batch::plan::{Disk, Plan};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
 use crate::control::{Failure, FailureKind};
@@ -47,10 +49,16 @@ impl State {
         Ok(Self { number, directory, newest })
     }
 
-    /// Makes the directory of its versions.
-    pub(super) fn make_directory(&self) -> Result<(), String> {
+    /// Makes the directory of its versions, and locks it: two batches of one disk would undo each other's checkpoints.
+    pub(super) fn lock_directory(&self) -> Result<File, String> {
         let shown = self.directory.display();
-        std::fs::create_dir_all(&self.directory).map_err(|error| format!("cannot make {shown}: {error}"))
+        let made = std::fs::create_dir_all(&self.directory).and_then(|()| File::open(&self.directory));
+        let directory = made.map_err(|error| format!("cannot make {shown}: {error}"))?;
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(directory),
+            Err(Errno::WOULDBLOCK) => Err(format!("another batch puts versions into {shown}")),
+            Err(errno) => Err(format!("cannot lock {shown}: {errno}")),
+        }
     }
 
     /// Whether everything is to be compared this time.

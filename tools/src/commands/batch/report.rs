@@ -43,6 +43,9 @@ pub(super) struct DiskReport {
     /// How long it was held at its point in time.
     pub(super) held_ms: u64,
     pub(super) problems: Vec<String>,
+    /// Those of them that an attempt that succeeds does not mend.
+    #[serde(skip)]
+    pub(super) left: Vec<String>,
 }
 
 impl DiskReport {
@@ -66,6 +69,7 @@ impl DiskReport {
             full_because: None,
             held_ms: 0,
             problems: problem.into_iter().collect(),
+            left: Vec::new(),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! A unit: disks that are one point in time, mostly one.
 
+use std::fs::File;
 use std::time::{Duration, Instant};
 
 use dedupfs_batch::plan::Plan;
@@ -15,6 +16,15 @@ use crate::exit;
 /// Backs up the disks of a unit. Those that fail are tried again, as often as the plan says.
 pub(super) fn run(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<DiskReport> {
     let mut reports: Vec<Option<DiskReport>> = states.iter().map(|_| None).collect();
+    let locks: Result<Vec<File>, String> = states.iter().map(|state| state.lock_directory()).collect();
+    let _locks = match locks {
+        Ok(locks) => locks,
+        Err(why) => {
+            exit::tell(&format!("{why}\n"));
+            let report = |state: &&State| DiskReport::new(plan, state, Outcome::NotBegun, Some(why.clone()));
+            return states.iter().map(report).collect();
+        }
+    };
     for attempt in 1..=plan.retries.saturating_add(1) {
         let is_open =
             |report: &Option<DiskReport>| report.as_ref().is_none_or(|report| report.outcome == Outcome::Failed);
@@ -25,9 +35,11 @@ pub(super) fn run(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Di
         let own: Vec<&State> = open.iter().filter_map(|place| states.get(*place).copied()).collect();
         for (place, mut report) in open.into_iter().zip(attempt_once(plan, &own, limits)) {
             report.attempts = attempt;
-            if let Some(slot) = reports.get_mut(place) {
-                *slot = Some(report);
-            }
+            let Some(slot) = reports.get_mut(place) else { continue };
+            let left = slot.take().map(|former| former.left).unwrap_or_default();
+            report.problems.extend(left.iter().cloned());
+            report.left.extend(left);
+            *slot = Some(report);
         }
     }
     let mut reports: Vec<DiskReport> = reports.into_iter().flatten().collect();
@@ -80,11 +92,9 @@ fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Disk
     for Held { mut driver, places, points } in held {
         for (disk, (place, point)) in places.into_iter().zip(points).enumerate() {
             let (Some(state), Some(report)) = (states.get(place), reports.get_mut(place)) else { continue };
-            let stood_still = match put(plan, state, point.with_known_beginning(), report, limits) {
-                Ok(version) => driver.check(disk).map_err(|why| {
-                    report.version = None;
-                    forget(&report.name, &version, why)
-                }),
+            let put = put(plan, state, point.with_known_beginning(), report, (&mut *driver, disk), limits);
+            let untold = match put {
+                Ok(()) => Ok(()),
                 Err(NotPut { why, is_told: false }) => Err(why),
                 Err(NotPut { why, is_told: true }) => {
                     report.problems.push(why);
@@ -97,7 +107,9 @@ fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Disk
             report.held_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             let ended = driver.end(disk, verdict);
             let pruned = if is_stored { prune(plan, state) } else { Ok(()) };
-            for why in [stood_still, ended, pruned].into_iter().filter_map(Result::err) {
+            // Somebody must look at it, also if the next attempt succeeds.
+            report.left.extend(ended.clone().err());
+            for why in [untold, ended, pruned].into_iter().filter_map(Result::err) {
                 fail(&mut reports, place, why);
             }
         }
@@ -118,15 +130,15 @@ impl From<String> for NotPut {
     }
 }
 
-/// Puts a disk. Returns the path of its version.
+/// Puts a disk, and notes the name of its version. It gets that only if the disk stood still.
 fn put(
     plan: &Plan,
     state: &State,
     point: Point,
     report: &mut DiskReport,
+    (driver, disk): (&mut dyn Driver, usize),
     limits: &Limits<'_>,
-) -> Result<String, NotPut> {
-    state.make_directory()?;
+) -> Result<(), NotPut> {
     let name = free_name(state);
     let version = state.directory.join(&name).display().to_string();
     let verify = if state.needs_full_verify(plan) { Some("full") } else { plan.verify.as_deref() };
@@ -137,10 +149,18 @@ fn put(
         ("--token", point.token.as_deref()),
     ];
     let given = options.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?)));
-    let mut words: Vec<String> = ["put", "--image", "--ends-with-batch"].map(str::to_owned).to_vec();
+    let mut words: Vec<String> = ["put", "--image", "--asks-before-naming"].map(str::to_owned).to_vec();
     words.extend(given);
     words.extend(["--".to_owned(), point.source, version.clone()]);
-    let ended = child::run(&report.name, &words, &|| limits.gives_up())?;
+    let mut moved = None;
+    let mut check = || {
+        moved = driver.check(disk, &|| limits.gives_up()).err();
+        moved.is_none()
+    };
+    let ended = child::run(&report.name, &words, &|| limits.gives_up(), &mut check)?;
+    if let Some(why) = moved {
+        return Err(why.into());
+    }
     let image = &ended.result["image"];
     let number = |value: &Value| value.as_u64().unwrap_or(0);
     report.size_bytes = number(&image["size_bytes"]);
@@ -154,24 +174,20 @@ fn put(
     match ended.code {
         Some(exit::OK) => {
             report.version = Some(name);
-            Ok(version)
+            Ok(())
         }
         Some(exit::MAP_IS_WRONG) => {
             report.version = Some(name);
             report
                 .problems
                 .push("its map of changes is wrong: all of it was read, and the version is right".to_owned());
-            Ok(version)
+            Ok(())
         }
         Some(exit::PARTLY) => {
             let problem = ended.result["problems"][0]["what"].as_str().unwrap_or("not all of it was stored").to_owned();
             report.version = Some(name);
             report.problems.push(problem);
-            Ok(version)
-        }
-        // It may have failed behind its last step.
-        _ if state.directory.join(&name).symlink_metadata().is_ok() => {
-            Err(forget(&report.name, &version, ended.message()).into())
+            Ok(())
         }
         _ => Err(NotPut { why: ended.message(), is_told: true }),
     }
@@ -188,21 +204,12 @@ fn free_name(state: &State) -> String {
     }
 }
 
-/// Removes a version that is worth nothing. Returns the reason, and whether it is still there.
-fn forget(disk: &str, version: &str, why: String) -> String {
-    match child::run(disk, &["forget", version], &|| false) {
-        Ok(ended) if ended.code == Some(exit::OK) => format!("{why}; its version was removed"),
-        Ok(ended) => format!("{why}; REMOVE {version} by hand: {}", ended.message()),
-        Err(error) => format!("{why}; REMOVE {version} by hand: {error}"),
-    }
-}
-
 fn prune(plan: &Plan, state: &State) -> Result<(), String> {
     let Some(keep) = plan.keep else { return Ok(()) };
     let mut words = vec!["prune".to_owned(), state.directory.display().to_string()];
     words.extend(keep.options());
     let name = state.disk(plan).map_or("", |disk| &disk.name);
-    let ended = child::run(name, &words, &|| false)?;
+    let ended = child::run(name, &words, &|| false, &mut || false)?;
     match ended.code {
         Some(exit::OK) => Ok(()),
         _ => Err(format!("old versions were not removed: {}", ended.message())),

@@ -9,7 +9,7 @@ use dedupfs::transfer::{ImageBase, ImageOptions, VerifyImage};
 use dedupfs::{Origin, Progress as _};
 
 use self::source::Source;
-use super::{destination, frozen_at, origin_of, owner};
+use super::{ask_before_naming, destination, frozen_at, origin_of, owner};
 use crate::args::{PutArgs, VERIFY_ALL};
 use crate::control::{Failure, PutImageRequest};
 use crate::hidden::HiddenDirectory;
@@ -59,6 +59,9 @@ pub(super) fn run(args: &PutArgs) -> Result<u8, Failure> {
         .and_then(|report| {
             if progress.is_cancelled() {
                 return Err(Failure::failed("interrupted"));
+            }
+            if args.asks_before_naming {
+                ask_before_naming()?;
             }
             hidden.give_name(&to.name, &args.destination)?;
             to.directory.sync_all().map_err(|error| {
