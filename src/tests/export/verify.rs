@@ -36,9 +36,15 @@ fn exported() -> (MemoryDevice, MemoryDevice) {
 }
 
 fn verify(pool: &Pool, depth: CopyDepth) -> ExportCheck {
-    // On a busy machine an export may be due meanwhile, which ends a verification.
-    let mut checks = (0..100).map(|_| pool.core().exporter.verify(depth, &mut |_| true).expect("verifies"));
-    checks.find(|check| !check.stopped).expect("comes to its end")
+    // A base may be due meanwhile, which ends a verification; on a busy machine it takes a while.
+    for _ in 0..6000 {
+        let check = pool.core().exporter.verify(depth, &mut |_| true).expect("verifies");
+        if !check.stopped {
+            return check;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("no verification comes to its end");
 }
 
 fn flip(disk: &MemoryDevice, path: &str, offset: u64, mask: u8) {
