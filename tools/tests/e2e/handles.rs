@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd as _, FromRawFd as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::command::Tool;
 use crate::site::Site;
@@ -55,7 +56,12 @@ fn assert_leads_to(site: &Site, handle: &FileHandle, content: &str) {
 
 #[track_caller]
 fn assert_stale(site: &Site, handle: &FileHandle) {
-    let error = open(site, handle).expect_err("the handle leads somewhere");
+    // The kernel releases files behind close(2), and a removed one is there until then.
+    let outcomes = (0..500).map(|number| {
+        std::thread::sleep(Duration::from_millis(if number == 0 { 0 } else { 10 }));
+        open(site, handle).map(drop)
+    });
+    let error = outcomes.into_iter().find_map(Result::err).expect("the handle leads somewhere");
     assert_eq!(error.raw_os_error(), Some(libc::ESTALE), "{error}");
 }
 
