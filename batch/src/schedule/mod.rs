@@ -5,7 +5,8 @@
 //!    readers is free.
 //! 3. [`Cost`] judges both: the mean time that a snapshot lives, and the length of the night. [`Weight`] says which of them counts.
 
-pub mod brute;
+#[cfg(test)]
+mod brute;
 pub mod lists;
 pub mod rounds;
 #[cfg(test)]

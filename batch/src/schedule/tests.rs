@@ -66,6 +66,10 @@ fn heuristics_of_the_paper_do_what_it_says() {
     let cost = |rounds: Rounds| rounds.cost(&jobs, &secs);
     assert_eq!(cost(dbp2(&jobs, 1)), Cost { mean_secs: 15.0, span_secs: 15.0 });
     assert_eq!(cost(dbp2(&jobs, 2)), Cost { mean_secs: 9.5, span_secs: 19.0 });
+    // The paper's claim, and the case that disproves it.
+    let apart = [job(0, 988), job(1, 13), job(2, 6), job(3, 2)];
+    let means = [dbp2, dbp2_spread].map(|heuristic| best(&apart, heuristic, weight(1.0), &secs).1.mean_secs);
+    assert_eq!(means, [988.0, 252.25]);
     // The span alone wants one round.
     assert_eq!(best(&jobs, dbp2, weight(0.0), &secs).0.count, 1);
     assert!(best(&jobs, dbp2, weight(1.0), &secs).0.count > 1);

@@ -57,6 +57,10 @@ impl Site {
         self.pool.put_image(options, (source, changes), (self.series, name.as_bytes()), &NoProgress)
     }
 
+    fn with_tokens(&self, from: Option<&str>, to: &str) -> ImageOptions {
+        ImageOptions { token_from: from.map(str::to_owned), token: Some(to.to_owned()), ..self.options() }
+    }
+
     /// The content of a version's image.
     fn content(&self, report: &TransferReport) -> Vec<u8> {
         let to = tempfile::tempdir().unwrap();
@@ -177,11 +181,7 @@ fn regression_the_end_of_a_source_that_was_cut_is_read() {
 fn regression_a_token_belongs_to_the_content_with_which_it_was_put() {
     let site = Site::new();
     site.write(&noise(1, 1 << 20));
-    let token = |from: Option<&str>, to: &str| ImageOptions {
-        token_from: from.map(str::to_owned),
-        token: Some(to.to_owned()),
-        ..site.options()
-    };
+    let token = |from, to| site.with_tokens(from, to);
     let first = site.put(&token(None, "one"), None, "1").unwrap();
     let restored = site.disk.path().join("restored");
     get_from(&site.pool, first.version.unwrap().ino, &restored).unwrap();
@@ -234,11 +234,7 @@ fn the_holes_of_a_file_are_neither_read_nor_stored() {
 fn a_map_that_begins_at_another_state_is_not_believed() {
     let site = Site::new();
     site.write(&noise(1, 1 << 20));
-    let token = |from: Option<&str>, to: &str| ImageOptions {
-        token_from: from.map(str::to_owned),
-        token: Some(to.to_owned()),
-        ..site.options()
-    };
+    let token = |from, to| site.with_tokens(from, to);
     site.put(&token(None, "one"), None, "1").unwrap();
     let bytes = noise(2, 1 << 20);
     site.write(&bytes);

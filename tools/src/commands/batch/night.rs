@@ -1,6 +1,6 @@
 //! A night: the readers of each host take one unit after the other.
 
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, PoisonError};
 
 use dedupfs::Progress;
 use dedupfs_batch::plan::{AtEnd, Plan};
@@ -43,6 +43,28 @@ impl Limits<'_> {
     }
 }
 
+/// Units at once, of all hosts together: the daemon serves 16 tools, and each put has its part of the memory plan.
+const AT_ONCE_MAX: usize = 8;
+
+/// Lets so many units work at once.
+struct Turnstile {
+    free: Mutex<usize>,
+    left: Condvar,
+}
+
+impl Turnstile {
+    fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.left.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
+        *free -= 1;
+        drop(free);
+        let done = work();
+        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        self.left.notify_one();
+        done
+    }
+}
+
 /// Backs up the disks, and returns the outcome of each, in the order of the plan.
 pub(super) fn run(
     plan: &Plan,
@@ -58,6 +80,7 @@ pub(super) fn run(
     };
     let queues: Vec<Mutex<Vec<(usize, Job)>>> = (0..plan.hosts.len()).map(|host| Mutex::new(of_host(host))).collect();
     let done: Mutex<Vec<(usize, DiskReport)>> = Mutex::new(Vec::new());
+    let turnstile = Turnstile { free: Mutex::new(AT_ONCE_MAX), left: Condvar::new() };
     let work = |host: usize, reader: usize| {
         let take = || {
             let mut waiting = queues.get(host)?.lock().ok()?;
@@ -67,12 +90,13 @@ pub(super) fn run(
         };
         while let Some(unit) = take().and_then(|number| order.units.get(number)) {
             let own: Vec<&State> = unit.disks.iter().filter_map(|place| states.get(*place)).collect();
-            let reports = match limits.reason_to_begin_none() {
+            // The window may end while it waits.
+            let reports = turnstile.pass(|| match limits.reason_to_begin_none() {
                 Some(why) => {
                     own.iter().map(|state| DiskReport::new(plan, state, Outcome::NotBegun, Some(why.clone()))).collect()
                 }
                 None => unit::run(plan, &own, &limits),
-            };
+            });
             if let Ok(mut done) = done.lock() {
                 done.extend(unit.disks.iter().copied().zip(reports));
             }
