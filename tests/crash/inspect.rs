@@ -40,6 +40,8 @@ pub struct Tally {
     pub repeated: u64,
     /// Images that were worked on afterwards.
     pub gone_on: u64,
+    /// Images of disks of which only what had changed was read.
+    pub images_by_map: u64,
 }
 
 impl Tally {
@@ -50,6 +52,7 @@ impl Tally {
         self.recoveries.iter_mut().zip(other.recoveries).for_each(|(sum, more)| *sum += more);
         self.repeated += other.repeated;
         self.gone_on += other.gone_on;
+        self.images_by_map += other.images_by_map;
     }
 }
 
@@ -58,13 +61,14 @@ impl fmt::Display for Tally {
         write!(
             f,
             "{} crash points in {} workloads of {} operations; {} of them in recoveries, {} in recoveries of those; \
-             {} gone on with; {} images repeated and not counted",
+             {} gone on with; {} images of disks put by a map; {} images repeated and not counted",
             self.points,
             self.workloads,
             self.operations,
             self.recoveries[0],
             self.recoveries[1],
             self.gone_on,
+            self.images_by_map,
             self.repeated
         )
     }

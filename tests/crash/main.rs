@@ -1,7 +1,7 @@
 //! The power goes at any moment: the pool opens, is sound, and shows a state that it went through, with everything that
 //! was synced (invariants I-1 to I-4).
 //!
-//! - `workload`: random file operations, syncs, versions, reclaiming, mounts and rebuilds on one disk or two, beside a
+//! - `workload`: random file operations, syncs, versions, images of disks, reclaiming, mounts and rebuilds on one disk or two, beside a
 //!   reference;
 //! - `camera`: disks and their caches before every operation;
 //! - `inspect`: chooses and counts the losses at each photograph, with power losses in recoveries, and in recoveries of
@@ -25,6 +25,7 @@ mod canary;
 mod client;
 mod cost;
 mod disks;
+mod images;
 mod inspect;
 mod mkfs;
 mod random;
@@ -53,6 +54,7 @@ fn power_loss_at_any_moment() {
             assert!(!matches!(goal, Goal::Points(least) if points < least), "{tally}");
             // A workload or two may be one-sided, so fewer may come from a short run.
             let is_mixed = tally.recoveries.iter().all(|of| *of > points / 200) && tally.gone_on > points / 20;
+            let is_mixed = is_mixed && tally.images_by_map > tally.workloads / 10;
             assert!(is_mixed || points < POINTS, "{tally}");
         }
         Task::Again { seed, point } => {

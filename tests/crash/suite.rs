@@ -37,6 +37,7 @@ fn workload(seed: u64, below: Option<Below<'_>>) -> Result<Tally, String> {
             workload.step();
             inspector.inspect(workload.develop()).map_err(told)?;
         }
+        inspector.tally.images_by_map = workload.images_by_map;
         let camera = workload.close();
         inspector.inspect(camera.develop()).map_err(told)
     });

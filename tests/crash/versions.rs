@@ -132,7 +132,7 @@ impl Workload {
         }
     }
 
-    fn forget_version(&mut self, name: &str) {
+    pub fn forget_version(&mut self, name: &str) {
         self.versions.remove(name);
         self.note();
         remove_version(self.pool(), &self.engine(), name).expect("removes a version");

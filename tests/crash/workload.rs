@@ -20,6 +20,7 @@ use dedupfs_store::superblock::PoolProperties;
 use crate::camera::{Camera, Ledger, Photograph};
 use crate::client::{Client, sorted};
 use crate::disks::{Disks, Roots, observed};
+use crate::images::Disk;
 use crate::random::Random;
 
 /// Number of pieces that make up all content: few, so that the same data is written often.
@@ -80,6 +81,9 @@ pub struct Workload {
     kept: Option<Kept>,
     /// Descriptions of the versions, and of the live tree of one, by their paths.
     pub versions: BTreeMap<String, String>,
+    pub disk: Disk,
+    /// Puts of images of which only what had changed was read.
+    pub images_by_map: u64,
 }
 
 impl Workload {
@@ -95,7 +99,9 @@ impl Workload {
         let observer: Arc<dyn Observer> = camera.clone();
         let below = below.map_or_else(|| plain.clone(), |below| observed(&plain, &below(&disks)));
         let roots = observed(&below, &observer);
-        let mut workload = Self { camera, random, roots, reference, pool: None, kept: None, versions: BTreeMap::new() };
+        let (versions, disk) = (BTreeMap::new(), Disk::default());
+        let mut workload =
+            Self { camera, random, roots, reference, pool: None, kept: None, versions, disk, images_by_map: 0 };
         workload.mount(&options());
         workload
     }
@@ -162,7 +168,7 @@ impl Workload {
     }
 
     pub fn step(&mut self) {
-        match self.random.below(71) {
+        match self.random.below(79) {
             0..=8 => self.rewrite(),
             9..=12 => {
                 let (path, bytes) = (self.file(), self.content());
@@ -203,6 +209,7 @@ impl Workload {
             62..=64 => self.put_version(),
             65..=66 => self.thaw(),
             67..=69 => self.freeze(),
+            71..=78 => self.put_image(),
             59..=61 => {
                 // Two names of one file in a directory of which versions are made.
                 let (directory, name) = if self.random.one_in(2) { ("d0", "d0/f8") } else { ("d1", "d1/f9") };

@@ -106,6 +106,8 @@ enum Command {
     #[command(alias = "big-file")]
     BigFile(big_file::BigFile),
     Images(images::Images),
+    #[command(alias = "image-nights")]
+    ImageNights(images::ImageNights),
     Series(series::Series),
     Scale(scale::Scale),
     Million(million::Million),
@@ -135,6 +137,7 @@ fn main() -> ExitCode {
             Command::BatchFigures(args) => batch_figures::run(&args),
             Command::BigFile(args) => big_file::run(&args),
             Command::Images(args) => images::run(&args),
+            Command::ImageNights(args) => images::run_nights(&args),
             Command::Series(args) => series::run(&args),
             Command::Scale(args) => scale::run(&args),
             Command::Million(args) => million::run(&args),

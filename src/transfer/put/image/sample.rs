@@ -172,6 +172,42 @@ fn random() -> Result<impl FnMut(u64) -> u64> {
 mod tests {
     use super::*;
 
+    /// The formula of the module's head, for images of which 1% changed in clusters of 64 KiB, and maps that leave out a share of them.
+    #[test]
+    fn the_sample_finds_as_many_lies_as_the_formula_says() {
+        const TRIALS: u64 = 20_000;
+        let mut state = 1_u64;
+        let mut random = |limit: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            ((u128::from(state >> 32) * u128::from(limit)) >> 32) as u64
+        };
+        for (size_bytes, left_out_percent) in [(1_u64 << 30, 100_u64), (10 << 30, 5), (10 << 30, 20)] {
+            let clusters = size_bytes / RUN_BYTES;
+            let changed = clusters / 100;
+            let left_out = changed * left_out_percent / 100;
+            let (mut found, mut runs_asked) = (0, 0);
+            for _ in 0..TRIALS {
+                let mut places: Vec<u64> = (0..changed).map(|_| random(clusters)).collect();
+                let lies: std::collections::HashSet<u64> = places.drain(..left_out as usize).collect();
+                places.retain(|place| !lies.contains(place));
+                places.sort_unstable();
+                places.dedup();
+                let told =
+                    places.iter().map(|at| Change { from: at * RUN_BYTES, to: (at + 1) * RUN_BYTES, is_zero: false });
+                let told = Changes::new(told.collect()).expect("are in order");
+                let (runs, _) = runs(size_bytes, 5000, &told, &mut random);
+                runs_asked = runs.len() as i32;
+                found += u64::from(runs.iter().any(|run| lies.contains(&(run.start / RUN_BYTES))));
+            }
+            let expected = 1.0 - (1.0 - left_out as f64 / clusters as f64).powi(runs_asked);
+            let measured = found as f64 / TRIALS as f64;
+            assert!(
+                (measured - expected).abs() < 0.02,
+                "{size_bytes} bytes, {left_out_percent}%: {measured} of {expected}"
+            );
+        }
+    }
+
     #[test]
     fn a_sample_has_its_share_of_the_image_half_of_it_behind_changes() {
         let size_bytes = 64 << 30;

@@ -418,6 +418,107 @@ proptest! {
     }
 }
 
+/// The ways in which maps of changes are wrong.
+#[derive(Clone, Copy, Debug)]
+enum Lie {
+    /// So many percent of the changes are left out, at least one.
+    Omits(u64),
+    /// Everything is so many blocks of 4 KiB later.
+    Shifted(u64),
+    /// The map of the round before.
+    Foreign,
+    Empty,
+    /// Data is called zeros.
+    Zeros,
+    /// The map is right, and begins at another state than that of the base.
+    Stale,
+}
+
+fn lie() -> impl Strategy<Value = Lie> {
+    prop_oneof![
+        3 => (1..100_u64).prop_map(Lie::Omits),
+        2 => (1..64_u64).prop_map(Lie::Shifted),
+        1 => Just(Lie::Foreign), 1 => Just(Lie::Empty), 1 => Just(Lie::Zeros), 1 => Just(Lie::Stale),
+    ]
+}
+
+impl Lie {
+    fn tell(self, truth: &[Change], before: &[Change], size: u64) -> Vec<Change> {
+        let within = |changes: Vec<Change>| -> Vec<Change> {
+            let cut = changes.into_iter().map(|change| Change { to: change.to.min(size), ..change });
+            cut.filter(|change| change.from < change.to).collect()
+        };
+        match self {
+            Self::Omits(percent) => {
+                let kept = (truth.len() as u64 * (100 - percent) / 100).min(truth.len().saturating_sub(1) as u64);
+                let is_kept =
+                    |number: u64| number * kept / truth.len() as u64 != (number + 1) * kept / truth.len() as u64;
+                let numbered = truth.iter().enumerate().filter(|(number, _)| is_kept(*number as u64));
+                numbered.map(|(_, change)| *change).collect()
+            }
+            Self::Shifted(blocks) => {
+                let shift = |change: &Change| Change {
+                    from: change.from + blocks * 4096,
+                    to: change.to + blocks * 4096,
+                    ..*change
+                };
+                within(truth.iter().map(shift).collect())
+            }
+            Self::Foreign => within(before.to_vec()),
+            Self::Empty => Vec::new(),
+            Self::Zeros => truth.iter().map(|change| Change { is_zero: true, ..*change }).collect(),
+            Self::Stale => truth.to_vec(),
+        }
+    }
+}
+
+/// Histories that are tried: `DEDUPFS_LYING_MAPS`.
+fn histories() -> u32 {
+    std::env::var("DEDUPFS_LYING_MAPS").map_or(24, |number| number.parse().unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(histories()))]
+    /// Whatever a map says, an image that is compared as a whole is the source, and a lie that matters is told.
+    #[test]
+    fn no_lie_of_a_map_leaves_a_wrong_byte_in_an_image_that_is_compared(
+        seed in any::<u64>(),
+        rounds in prop::collection::vec((prop::collection::vec(edit(), 1..12), lie()), 1..4),
+    ) {
+        let site = Site::new();
+        site.write(&noise(seed, 5 << 20));
+        site.put(&site.with_tokens(None, "0"), None, "0").unwrap();
+        let mut before = Vec::new();
+        for (number, (edits, lie)) in rounds.iter().enumerate() {
+            let old = fs::read(site.source()).unwrap();
+            let file = File::options().read(true).write(true).open(site.source()).unwrap();
+            let truth = apply(&file, edits);
+            let source = fs::read(site.source()).unwrap();
+            let told = lie.tell(&truth, &before, source.len() as u64);
+            let (from, to) = (number.to_string(), (number + 1).to_string());
+            let from = if matches!(lie, Lie::Stale) { "another" } else { &from };
+            let options = ImageOptions { verify: VerifyImage::Full, ..site.with_tokens(Some(from), &to) };
+            let report = site.put(&options, Some(told.clone()), &to).unwrap();
+            prop_assert!(site.content(&report) == source, "round {}, {:?}", number, lie);
+            // What the map makes of the base. Around changes, a lie is read and not noticed.
+            let mut believed = old;
+            believed.extend(source.get(believed.len()..).unwrap_or_default());
+            believed.truncate(source.len());
+            for change in &told {
+                let range = change.from as usize..change.to as usize;
+                if change.is_zero { believed[range].fill(0) } else { believed[range.clone()].copy_from_slice(&source[range]) }
+            }
+            let (is_stale, matters) = (matches!(lie, Lie::Stale), believed != source);
+            let found = image(&report);
+            prop_assert!(found.full_because.is_none() || is_stale || matters, "round {}, {:?}: {:?}", number, lie, found);
+            prop_assert_eq!(found.full_because.is_some(), is_stale || !found.lies.is_empty());
+            prop_assert!(!told.is_empty() || found.full_because.is_some() || !matters, "round {}, {:?}", number, lie);
+            before = truth;
+        }
+        site.check();
+    }
+}
+
 #[test]
 fn the_image_keeps_the_attributes_of_its_source_and_its_token() {
     let site = Site::new();

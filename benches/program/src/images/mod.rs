@@ -1,5 +1,7 @@
 //! Images of disks of which a part changed: put by a map of changes, beside other ways.
 
+mod nights;
+
 use std::fs::{self, File};
 use std::io::{BufWriter, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
@@ -12,19 +14,28 @@ use crate::command::Run;
 use crate::data::Random;
 use crate::figures::Figures;
 use crate::options::{PoolOptions, count};
-use crate::pool::{Bench, dedupfs};
+use crate::pool::{Bench, Pool, dedupfs};
 use crate::{Outcome, command, fail, files, machine, table};
+
+pub use nights::{ImageNights, run as run_nights};
 
 /// Puts images of which a part changed: by a map of changes, as a whole, by cloning the image before and writing the changes into the
 /// clone, and the new bytes alone as a file.
 ///
 /// Each way starts with a new pool that has the image before, and ends with `dedupfs sync`. The image that the first two ways make is
-/// compared with the source. The image lies in memory; each 4 KiB of it compress to about half.
+/// compared with the source. The image lies in memory; each 4 KiB of it compress to about half. An image that repeats its content lies in a
+/// second pool, because it would fit nowhere else: what is read of it, that pool's daemon reads.
 #[derive(clap::Args)]
 pub struct Images {
     /// Size of the image; as much is needed on disk, and in memory
     #[arg(long, default_value = "4G", value_parser = parse_size)]
     size: u64,
+    /// So many times the image repeats content of --size
+    #[arg(long, default_value = "1", value_parser = count)]
+    repeat: u64,
+    /// Ways
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = WAYS.map(str::to_owned), value_parser = WAYS)]
+    ways: Vec<String>,
     /// Parts that changed: percentages, with `s` as clusters of 64 KiB anywhere, with `r` as segments of 2 MiB in runs of 2.92 in the mean
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "1s,2s,5r,22r")]
     changed: Vec<Pattern>,
@@ -89,48 +100,61 @@ impl Pattern {
     }
 }
 
-const WAYS: [&str; 4] = ["by the map", "as a whole", "clone and write", "new bytes alone"];
+const WAYS: [&str; 4] = ["map", "whole", "clone", "new"];
 
 /// Runs the command.
 pub fn run(args: &Images) -> Outcome {
     let programs = ["dedupfs", "dedupfs-stats"];
     let mut bench = Bench::new(&programs, &["cp", "cmp"], &args.pool, args.size + (1 << 30), args.size + (2 << 30))?;
     println!("{}\n", machine::describe(&bench.work)?);
-    let (image, map, new) = (bench.ram.join("disk.raw"), bench.ram.join("map"), bench.ram.join("new"));
+    let (unique, map, new) = (bench.ram.join("disk.raw"), bench.ram.join("map"), bench.ram.join("new"));
+    let size = args.size * args.repeat;
+    let mut second = Pool::new(bench.work.join("second"), bench.work.join("second.mnt"), &[], &[])?;
+    let image = if args.repeat == 1 { unique.clone() } else { second.at("disk.raw") };
     let mut figures = Figures::default();
     for run in 1..=args.runs {
         figures.run = run;
         for pattern in &args.changed {
-            for way in WAYS {
-                make_image(&image, args.size)?;
+            for way in &args.ways {
+                make_image(&unique, args.size)?;
+                if args.repeat > 1 {
+                    second.format()?;
+                    second.mount()?;
+                    repeat_image(&unique, &image, args.repeat)?;
+                    files::remove(&unique)?;
+                }
                 let target = format!("{} {way}", pattern.name());
-                start(&mut bench, &image)?;
+                start(&mut bench, &image, way)?;
                 let mut random = Random::new(&format!("{pattern:?} {run}"));
-                let ranges = pattern.ranges(args.size, &mut random);
+                let ranges = pattern.ranges(size, &mut random);
                 change(&image, &ranges, (&map, &new), &mut random)?;
                 measure(args, &bench, way, (&image, &map, &new), &ranges, (&target, &mut figures))?;
-                bench.pool.unmount()?;
-                files::remove(&bench.pool.path)?;
+                for pool in [&mut bench.pool, &mut second] {
+                    if pool.daemon.is_some() {
+                        pool.unmount()?;
+                        files::remove(&pool.path)?;
+                    }
+                }
             }
         }
     }
     println!(
-        "Image of {}, seconds until durable, seconds of the processors, bytes read from the source, bytes that the pool grew by. Medians of {} runs.\n",
-        table::human(args.size),
+        "Image of {}, seconds until durable, seconds of the daemon's processors, bytes read from the source, bytes that the pool grew by. Medians of {} runs.\n",
+        table::human(size),
         args.runs
     );
     println!("{}", table::head(&["changed", "way", "seconds", "processors", "read", "grew"]));
     for pattern in &args.changed {
-        for way in WAYS {
+        for way in &args.ways {
             let target = format!("{} {way}", pattern.name());
             let bytes =
                 |name| figures.median(name, &target).map_or_else(|| "-".to_owned(), |bytes| table::human(bytes as u64));
-            let seconds = figures.median("put", &target).map(|rate| args.size as f64 / rate);
+            let seconds = figures.median("put", &target).map(|rate| size as f64 / rate);
             println!(
                 "{}",
                 table::row(&[
                     pattern.name(),
-                    way.to_owned(),
+                    way.clone(),
                     table::cell(seconds, 2),
                     table::cell(figures.median("put cpu", &target), 2),
                     bytes("read"),
@@ -143,12 +167,14 @@ pub fn run(args: &Images) -> Outcome {
 }
 
 /// Makes a new pool with the image as it was.
-fn start(bench: &mut Bench, image: &Path) -> Outcome {
+fn start(bench: &mut Bench, image: &Path, way: &str) -> Outcome {
     bench.pool.format()?;
     bench.pool.mount()?;
     files::make_dir(&bench.pool.at("vm"))?;
     dedupfs("put").args(["--image", "--token", "1"]).arg(image).arg(bench.pool.at("vm/1")).quiet().run()?;
-    dedupfs("put").arg("--live").arg(image).arg(bench.pool.at("live")).quiet().run()?;
+    if way == "clone" {
+        dedupfs("put").arg("--live").arg(image).arg(bench.pool.at("live")).quiet().run()?;
+    }
     bench.pool.sync()
 }
 
@@ -162,15 +188,15 @@ fn measure(
 ) -> Outcome {
     let pool = &bench.pool;
     let to = pool.at("vm/2");
-    let before = stored_bytes(bench)?;
+    let before = stored_bytes(pool)?;
     let mut read_bytes = None;
-    figures.record("put", target, args.size, pool.daemon, || {
+    figures.record("put", target, args.size * args.repeat, pool.daemon, || {
         match way {
-            "by the map" | "as a whole" => {
+            "map" | "whole" => {
                 let mut put = dedupfs("put");
                 put.arg("--json");
                 match way {
-                    "by the map" => put.arg("--changed").arg(map).args([
+                    "map" => put.arg("--changed").arg(map).args([
                         "--token-from",
                         "1",
                         "--token",
@@ -185,27 +211,27 @@ fn measure(
                     serde_json::from_str(text.trim()).or_else(|error| fail(format!("{error} in {text}")))?;
                 read_bytes = report.pointer("/image/read_bytes").and_then(serde_json::Value::as_u64);
             }
-            "clone and write" => {
+            "clone" => {
                 let clone = pool.at("clone");
-                command!("cp", "--reflink=always", pool.at("live"), &clone).run()?;
+                command!("cp", pool.at("live"), &clone).run()?;
                 write_changes(image, &clone, ranges)?;
             }
             _ => dedupfs("put").arg("--live").arg(new).arg(pool.at("alone")).quiet().run()?,
         }
         pool.sync()
     })?;
-    figures.note("grew", target, stored_bytes(bench)?.saturating_sub(before) as f64);
+    figures.note("grew", target, stored_bytes(pool)?.saturating_sub(before) as f64);
     read_bytes.iter().for_each(|bytes| figures.note("read", target, *bytes as f64));
     let made = match way {
-        "by the map" | "as a whole" => to.join("disk.raw"),
-        "clone and write" => pool.at("clone"),
+        "map" | "whole" => to.join("disk.raw"),
+        "clone" => pool.at("clone"),
         _ => return Ok(()),
     };
     command!("cmp", image, made).run()
 }
 
-fn stored_bytes(bench: &Bench) -> Outcome<u64> {
-    let stats = bench.pool.stats()?;
+fn stored_bytes(pool: &Pool) -> Outcome<u64> {
+    let stats = pool.stats()?;
     Ok(stats.number("data_container_bytes")? + stats.number("recipe_container_bytes")?)
 }
 
@@ -220,6 +246,15 @@ fn make_image(image: &Path, size_bytes: u64) -> Outcome {
         }
         to.flush()
     });
+    made.or_else(files::at("make", image))
+}
+
+/// Makes an image that repeats another one: clones of a copy beside it, which the kernel asks of the pool.
+fn repeat_image(unique: &Path, image: &Path, times: u64) -> Outcome {
+    let part = image.with_extension("part");
+    let made = fs::copy(unique, &part)
+        .and_then(|_| File::create(image))
+        .and_then(|mut file| (0..times).try_for_each(|_| std::io::copy(&mut File::open(&part)?, &mut file).map(drop)));
     made.or_else(files::at("make", image))
 }
 
