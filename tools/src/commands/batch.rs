@@ -42,7 +42,7 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     if args.dry_run {
         let planned = Planned::new(&plan, &states, &order);
         exit::print_message(args.json, "batch_plan", &planned, report::planned)?;
-        return Ok(exit::OK);
+        return Ok(if planned.is_complete() { exit::OK } else { exit::PARTLY });
     }
     // From here on a signal ends the disks that are read, and no other is begun.
     let bars = Bars::default();

@@ -160,6 +160,22 @@ fn disks_that_fail_are_tried_again_and_do_not_stop_the_others() {
 }
 
 #[test]
+fn regression_a_disk_whose_versions_cannot_be_looked_up_does_not_stop_the_others() {
+    let Some(night) = Night::if_fuse() else { return };
+    let source = format!("file:{}", night.disk("one.raw").display());
+    let blocking = night.site.mnt.join("db");
+    fs::write(&blocking, "no directory").unwrap();
+    let plan = [("db/vda", &*source, ""), ("web/vda", &*source, "")];
+    night
+        .run("", &plan, &["--dry-run"])
+        .expect(9, &["db/vda on kvm1", "NOT TO BE BEGUN", "web/vda on kvm1", "no version yet"]);
+    night.run("", &plan, &[]).expect(9, &["db/vda: NOT BEGUN", "1 disks stored, 0 failed, 1 not begun"]);
+    night.assert_newest_is("web/vda", &night.at("one.raw"));
+    assert_eq!(fs::read(&blocking).unwrap(), b"no directory");
+    night.site.umount().ok();
+}
+
+#[test]
 fn a_bitmap_of_an_nbd_server_that_lies_is_told() {
     let Some(night) = Night::if_fuse() else { return };
     let disk = night.disk("disk.raw");

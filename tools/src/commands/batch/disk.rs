@@ -1,6 +1,7 @@
 //! The state of a disk in the pool: its newest version.
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,6 +20,8 @@ pub(super) struct State {
     pub(super) number: usize,
     pub(super) directory: PathBuf,
     pub(super) newest: Option<Newest>,
+    /// Why the newest version cannot be looked up: then nothing is put, and the other disks go on.
+    pub(super) problem: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -34,23 +37,18 @@ impl State {
     pub(super) fn of(plan: &Plan, number: usize, pool: &Directory) -> Result<Self, Failure> {
         let Some(disk) = plan.disks.get(number) else { return Err(Failure::failed("a disk of the plan is gone")) };
         let directory = plan.pool.join(&disk.name);
-        let newest = match Directory::if_mounted(&directory)? {
-            Some(found) if found.place.device != pool.place.device => {
-                let why = format!("{} is in another mount than {}", directory.display(), plan.pool.display());
-                return Err(FailureKind::Usage.because(why));
-            }
-            Some(found) => {
-                let versions = found.daemon()?.versions(Some(found.place.ino))?;
-                let complete = versions.iter().rev().find(|version| !version.incomplete && version.damaged.is_none());
-                complete.and_then(|version| newest(&directory, &version.name))
-            }
-            None => None,
+        let (newest, problem) = match look_up(plan, &directory, pool) {
+            Ok(newest) => (newest, None),
+            Err(failure) => (None, Some(failure.message)),
         };
-        Ok(Self { number, directory, newest })
+        Ok(Self { number, directory, newest, problem })
     }
 
     /// Makes the directory of its versions, and locks it: two batches of one disk would undo each other's checkpoints.
     pub(super) fn lock_directory(&self) -> Result<File, String> {
+        if let Some(problem) = &self.problem {
+            return Err(problem.clone());
+        }
         let shown = self.directory.display();
         let made = std::fs::create_dir_all(&self.directory).and_then(|()| File::open(&self.directory));
         let directory = made.map_err(|error| format!("cannot make {shown}: {error}"))?;
@@ -74,25 +72,47 @@ impl State {
     }
 }
 
-/// Returns what is known of a version, if it is that of one image.
-fn newest(directory: &Path, name: &str) -> Option<Newest> {
-    let mut entries = std::fs::read_dir(directory.join(name)).ok()?;
-    let file = entries.next()?.ok()?.path();
-    if entries.next().is_some() {
-        return None;
+fn look_up(plan: &Plan, directory: &Path, pool: &Directory) -> Result<Option<Newest>, Failure> {
+    match std::fs::metadata(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Failure::failed(format!("cannot look up {}: {error}", directory.display()))),
+        Ok(_) => {}
     }
-    let size_bytes = std::fs::symlink_metadata(&file).ok().filter(std::fs::Metadata::is_file)?.len();
+    let found = Directory::open_any(directory)?;
+    if found.place.device != pool.place.device {
+        let why = format!("{} is in another mount than {}", directory.display(), plan.pool.display());
+        return Err(FailureKind::Usage.because(why));
+    }
+    let versions = found.daemon()?.versions(Some(found.place.ino))?;
+    let complete = versions.iter().rev().find(|version| !version.incomplete && version.damaged.is_none());
+    let Some(version) = complete else { return Ok(None) };
+    let failed = |error| Failure::failed(format!("cannot read {}: {error}", directory.join(&version.name).display()));
+    newest(directory, &version.name).map_err(failed)
+}
+
+/// Returns what is known of a version, if it is that of one image.
+fn newest(directory: &Path, name: &str) -> io::Result<Option<Newest>> {
+    let mut entries = std::fs::read_dir(directory.join(name))?;
+    let (Some(first), None) = (entries.next(), entries.next()) else { return Ok(None) };
+    let file = first?.path();
+    let metadata = std::fs::symlink_metadata(&file)?;
+    if !metadata.is_file() {
+        return Ok(None);
+    }
     let attribute = |name: &[u8]| {
         let mut value = vec![0; TOKEN_BYTES_MAX + 1];
-        let len = rustix::fs::lgetxattr(&file, name, &mut value);
-        len.and_then(|len| String::from_utf8(value.get(..len).unwrap_or_default().to_vec()).map_err(|_| Errno::ILSEQ))
-            .ok()
+        match rustix::fs::lgetxattr(&file, name, &mut value) {
+            // What is no text, or longer, no put wrote.
+            Ok(len) => Ok(String::from_utf8(value.get(..len).unwrap_or_default().to_vec()).ok()),
+            Err(Errno::NODATA | Errno::RANGE) => Ok(None),
+            Err(errno) => Err(io::Error::from(errno)),
+        }
     };
-    let checked = attribute(CHECKED_XATTR).and_then(|secs| secs.parse().ok());
-    Some(Newest {
+    let checked = attribute(CHECKED_XATTR)?.and_then(|secs| secs.parse().ok());
+    Ok(Some(Newest {
         name: name.to_owned(),
-        size_bytes,
-        token: attribute(TOKEN_XATTR),
+        size_bytes: metadata.len(),
+        token: attribute(TOKEN_XATTR)?,
         checked: checked.and_then(|secs| UNIX_EPOCH.checked_add(Duration::from_secs(secs))),
-    })
+    }))
 }

@@ -53,6 +53,10 @@ struct Turnstile {
 }
 
 impl Turnstile {
+    fn new(at_once: usize) -> Self {
+        Self { free: Mutex::new(at_once), left: Condvar::new() }
+    }
+
     fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let mut free = self.left.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +84,7 @@ pub(super) fn run(
     };
     let queues: Vec<Mutex<Vec<(usize, Job)>>> = (0..plan.hosts.len()).map(|host| Mutex::new(of_host(host))).collect();
     let done: Mutex<Vec<(usize, DiskReport)>> = Mutex::new(Vec::new());
-    let turnstile = Turnstile { free: Mutex::new(AT_ONCE_MAX), left: Condvar::new() };
+    let turnstile = Turnstile::new(AT_ONCE_MAX);
     let work = |host: usize, reader: usize| {
         let take = || {
             let mut waiting = queues.get(host)?.lock().ok()?;
@@ -114,4 +118,32 @@ pub(super) fn run(
     let mut done = done.into_inner().unwrap_or_default();
     done.sort_by_key(|(place, _)| *place);
     done.into_iter().map(|(_, report)| report).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn no_more_units_than_the_limit_work_at_once_and_all_have_their_turn() {
+        let (turnstile, inside, most, passed) =
+            (Turnstile::new(3), AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| {
+                    turnstile.pass(|| {
+                        most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        std::thread::sleep(Duration::from_millis(5));
+                        inside.fetch_sub(1, Ordering::SeqCst);
+                        passed.fetch_add(1, Ordering::SeqCst);
+                    });
+                });
+            }
+        });
+        assert!((1..=3).contains(&most.into_inner()));
+        assert_eq!(passed.into_inner(), 20);
+    }
 }

@@ -149,6 +149,7 @@ struct PlannedDisk {
     source: String,
     base: Option<String>,
     token: Option<String>,
+    problem: Option<String>,
     verifies_all: bool,
     estimated_bytes: u64,
     begin_secs: u64,
@@ -177,6 +178,7 @@ impl Planned {
                     source: disk.source.to_string(),
                     base: state.newest.as_ref().map(|newest| newest.name.clone()),
                     token: state.newest.as_ref().and_then(|newest| newest.token.clone()),
+                    problem: state.problem.clone(),
                     verifies_all: state.needs_full_verify(plan),
                     // Of its group, if it has one.
                     estimated_bytes: unit.job.bytes,
@@ -190,16 +192,22 @@ impl Planned {
         let span_secs = order.timetable.cost().span_secs as u64;
         Self { disks, order: plan.order, span_secs }
     }
+
+    /// Whether each disk could be begun.
+    pub(super) fn is_complete(&self) -> bool {
+        self.disks.iter().all(|disk| disk.problem.is_none())
+    }
 }
 
 pub(super) fn planned(planned: &Planned) -> String {
     let mut text = String::new();
     let time = |secs: u64| duration::show(secs.saturating_mul(1000));
     for disk in &planned.disks {
-        let base = match (&disk.base, &disk.token) {
-            (None, _) => "no version yet: all of it is read".to_owned(),
-            (Some(base), None) => format!("base {base}, which has no token"),
-            (Some(base), Some(token)) => format!("base {base}, token {token}"),
+        let base = match disk {
+            PlannedDisk { problem: Some(problem), .. } => format!("NOT TO BE BEGUN: {problem}"),
+            PlannedDisk { base: None, .. } => "no version yet: all of it is read".to_owned(),
+            PlannedDisk { base: Some(base), token: None, .. } => format!("base {base}, which has no token"),
+            PlannedDisk { base: Some(base), token: Some(token), .. } => format!("base {base}, token {token}"),
         };
         let _ = writeln!(
             text,
