@@ -247,6 +247,10 @@ impl Plan {
             if let Some(other) = apart {
                 return Err(format!("disk {name}: disk {} has the same monitor: give both the same group", other.name));
             }
+            let is_same_node = |other: &&Disk| shares_monitor(other) && other.source == disk.source;
+            if let Some(other) = self.disks.iter().find(is_same_node) {
+                return Err(format!("disk {name}: disk {} has the same node of the same monitor", other.name));
+            }
             let is_elsewhere =
                 |other: &&Disk| other.group.is_some() && other.group == disk.group && other.host != disk.host;
             if let Some(other) = self.disks.iter().find(is_elsewhere) {
@@ -336,6 +340,11 @@ deadline = "04:00"
                 "same monitor",
             ),
             ("file:/var/disks/vdb.raw", "file:vdb.raw", "absolute"),
+            (
+                "source = \"file:/var/disks/vdb.raw\"",
+                "group = \"web-1\"\nsource = \"qmp:/run/qemu/web-1.qmp node=drive0 scratch=/var/lib/dedupfs\"",
+                "same node",
+            ),
             ("file:/var/disks/vdb.raw", "nbd:kvm1/vdb", "nbd://"),
             ("\"7d\"", "\"soon\"", "full_verify_every"),
             ("end = \"05:00\"", "end = \"22:00\"", "window is empty"),

@@ -57,7 +57,9 @@ impl Exec {
         // A program that does not read it closes the pipe.
         let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&self.answer));
         let status = wait(&mut child, gives_up).map_err(cannot)?;
-        let status = status.ok_or_else(|| format!("{shown} was given up"))?;
+        let status = status.ok_or_else(|| {
+            format!("{shown} was given up: the window is over, the batch was interrupted, or the hour of a program")
+        })?;
         if !status.success() {
             return Err(format!("{shown} ended with {status}"));
         }
@@ -99,13 +101,19 @@ impl Driver for Exec {
         let parsed = answer.and_then(|answer| {
             let point = serde_json::from_slice::<Point>(&answer);
             self.answer = answer;
-            point.map_err(|error| format!("the answer of {} is no point in time: {error}", self.program.display()))
+            if self.answer.trim_ascii().is_empty() {
+                return Err(format!(
+                    "{} begin printed nothing: its answer is an object of JSON",
+                    self.program.display()
+                ));
+            }
+            point.map_err(|error| format!("the answer of {} is not understood: {error}", self.program.display()))
         });
         let point = parsed.and_then(|mut point| {
             for text in [&mut point.map, &mut point.token, &mut point.token_from, &mut point.without_map] {
                 text.take_if(|text| text.is_empty());
             }
-            let wrong = |why| format!("the answer of {} is no point in time: {why}", self.program.display());
+            let wrong = |why| format!("the answer of {} is not understood: {why}", self.program.display());
             point.check().map(|()| point).map_err(wrong)
         });
         point.map(|point| vec![point]).inspect_err(|_| {
@@ -169,11 +177,13 @@ mod tests {
     fn programs_that_fail_are_named() {
         for (text, why) in [
             ("exit 3", "exit status: 3"),
-            ("echo nonsense", "no point in time"),
+            ("echo nonsense", "not understood"),
+            ("true", "printed nothing"),
+            (r#"echo '{"source":"x"}'"#, "absolute"),
             ("echo '{\"source\":\"\"}'", "names no source"),
             ("echo '{\"source\":\"--live\"}'", "names no source"),
-            ("echo '{\"source\":\"x\",\"token\":\"a b\"}'", "a b"),
-            ("echo '{\"source\":\"x\",\"colour\":1}'", "colour"),
+            ("echo '{\"source\":\"/x\",\"token\":\"a b\"}'", "a b"),
+            ("echo '{\"source\":\"/x\",\"colour\":1}'", "colour"),
             ("head -c 2000000 /dev/zero", "more than"),
         ] {
             let (_directory, mut exec) = program(text);

@@ -169,6 +169,11 @@ impl Point {
         if self.source.is_empty() || self.source.starts_with('-') {
             return Err("it names no source".to_owned());
         }
+        let is_address = |text: &str| ["nbd:", "nbd+unix:"].iter().any(|scheme| text.starts_with(scheme));
+        let paths = [Some(&self.source), self.map.as_ref()].into_iter().flatten();
+        if let Some(path) = paths.into_iter().find(|path| !is_address(path) && !path.starts_with('/')) {
+            return Err(format!("{path:?} is neither an absolute path nor of nbd"));
+        }
         let tokens = [&self.token, &self.token_from].into_iter().flatten();
         match tokens.into_iter().find(|token| !is_token(token)) {
             Some(token) => Err(format!("the token {token:?} is none: 1 to 255 letters, digits and ._:- are one")),
@@ -227,7 +232,8 @@ pub struct Still(pub String);
 impl Driver for Still {
     fn begin(&mut self, _last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
         let source = self.0.clone();
-        Ok(vec![Point { source, ..Point::default() }])
+        let without_map = Some("its source tells no changes".to_owned());
+        Ok(vec![Point { source, without_map, ..Point::default() }])
     }
 
     fn end(&mut self, _disk: usize, _verdict: Verdict) -> Result<(), String> {

@@ -35,7 +35,10 @@ const PLAN_BYTES_MAX: u64 = 16 << 20;
 
 pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     let plan = read_plan(&args.plan)?;
-    let pool = Directory::open(&plan.pool)?;
+    let pool = Directory::open(&plan.pool).map_err(|failure| {
+        let (shown, why) = (plan.pool.display(), &failure.message);
+        FailureKind::Usage.because(format!("the pool of the plan, {shown}: is it mounted? {why}"))
+    })?;
     let disks = chosen(&plan, &args.only)?;
     let states: Vec<State> = disks.iter().map(|number| State::of(&plan, *number, &pool)).collect::<Result<_, _>>()?;
     let order = order::of(&plan, &states);

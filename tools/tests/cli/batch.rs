@@ -111,7 +111,7 @@ fn each_disk_of_a_plan_becomes_a_version_of_which_the_next_reads_only_changes() 
     let told = disks(&ran);
     assert_eq!((&told[1]["token"], &told[1]["outcome"]), (&"t2".into(), &"stored".into()), "{}", ran.out);
     assert!(told[1]["read_bytes"].as_u64() < Some(200_000) && told[1]["full_because"].is_null(), "{}", ran.out);
-    assert!(told[0]["full_because"].as_str().is_some_and(|why| why.contains("no map")), "{}", ran.out);
+    assert!(told[0]["full_because"].as_str().is_some_and(|why| why.contains("tells no changes")), "{}", ran.out);
     night.assert_newest_is("web/vdb", &two);
     assert_eq!(fs::read_to_string(night.at("told")).unwrap(), "check\nstored\ncheck\nstored\n");
     assert_eq!(["web/vda", "web/vdb"].map(|disk| night.versions(disk).len()), [1, 1], "one is kept");
@@ -155,7 +155,7 @@ fn disks_that_fail_are_tried_again_and_do_not_stop_the_others() {
     assert_eq!((night.versions("moves").len(), &told[3]["attempts"]), (1, &2.into()));
     assert_eq!(fs::read_to_string(night.at("told")).unwrap(), "failed\nstored\n");
     night.assert_newest_is("good", &good);
-    night.run("", &plan, &["--only", "g*d"]).expect(0, &["1 disks stored, 0 failed"]);
+    night.run("", &plan, &["--only", "g*d"]).expect(0, &["1 disk stored, 0 failed"]);
     night.site.umount().ok();
 }
 
@@ -169,7 +169,7 @@ fn regression_a_disk_whose_versions_cannot_be_looked_up_does_not_stop_the_others
     night
         .run("", &plan, &["--dry-run"])
         .expect(9, &["db/vda on kvm1", "NOT TO BE BEGUN", "web/vda on kvm1", "no version yet"]);
-    night.run("", &plan, &[]).expect(9, &["db/vda: NOT BEGUN", "1 disks stored, 0 failed, 1 not begun"]);
+    night.run("", &plan, &[]).expect(9, &["db/vda: NOT BEGUN", "1 disk stored, 0 failed, 1 not begun"]);
     night.assert_newest_is("web/vda", &night.at("one.raw"));
     assert_eq!(fs::read(&blocking).unwrap(), b"no directory");
     night.site.umount().ok();
@@ -263,7 +263,7 @@ fn plans_that_make_no_sense_are_refused_and_nothing_is_begun() {
     let window = format!("window = {{ start = \"{:02}:00\", end = \"{:02}:00\" }}", (now + 2) % 24, (now + 4) % 24);
     night.run(&window, &one, &[]).expect(9, &["vda: NOT BEGUN", "--now begins them at any time"]);
     assert_eq!(fs::read_dir(&night.site.mnt).unwrap().count(), 0, "nothing is begun");
-    night.run(&window, &one, &["--now"]).expect(0, &["1 disks stored"]);
+    night.run(&window, &one, &["--now"]).expect(0, &["1 disk stored"]);
     night.site.umount().ok();
 }
 
@@ -271,4 +271,27 @@ fn plans_that_make_no_sense_are_refused_and_nothing_is_begun() {
 fn hour_now() -> u32 {
     let date = std::process::Command::new("date").arg("+%H").output().unwrap();
     String::from_utf8(date.stdout).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn a_dry_run_tells_what_the_window_does_not_suffice_for() {
+    let Some(night) = Night::if_fuse() else { return };
+    let [one, two] = ["one.raw", "two.raw"].map(|name| format!("file:{}", night.disk(name).display()));
+    // Each is read for 4096 s, so the first ends, and the second begins, behind the end.
+    let plan = |more: &str| {
+        let text = format!(
+            "pool = {:?}\nwindow = {{ start = \"22:00\", end = \"23:00\"{more} }}\n[[host]]\nname = \"kvm1\"\nassumed_rate = 1024\n\
+             [[disk]]\nname = \"a\"\nhost = \"kvm1\"\nsource = {one:?}\n[[disk]]\nname = \"b\"\nhost = \"kvm1\"\nsource = {two:?}\n",
+            night.site.mnt
+        );
+        fs::write(night.at("plan.toml"), text).unwrap();
+        run(DEDUPFS, &["batch", "--dry-run", "--json", night.at("plan.toml").to_str().unwrap()])
+    };
+    let misses = |ran: &Ran| disks(ran).iter().map(|disk| disk["misses_window"].as_bool().unwrap()).collect::<Vec<_>>();
+    let finish = plan("");
+    assert_eq!((finish.code, misses(&finish)), (9, vec![false, true]));
+    assert_eq!(disks(&finish)[0]["estimated_bytes"], DISK_BYTES);
+    let stop = plan(", at_end = \"stop\"");
+    assert_eq!((stop.code, misses(&stop)), (9, vec![true, true]));
+    night.site.umount().ok();
 }

@@ -82,7 +82,7 @@ fn an_image_becomes_a_version_of_which_only_changes_are_read() {
     let Some(images) = Images::if_fuse() else { return };
     images
         .put(&["--token", "one"], "1")
-        .expect(0, &["version with the image disk.raw (8 MiB)", "read everything: no map"]);
+        .expect(0, &["version with the image disk.raw (8 MiB)", "read everything: there is no earlier version"]);
     images.assert_restored("1");
     images.overwrite(3_000_000, &[7; 5000]);
     images.map(r#"[{"offset":0,"length":2998272,"type":0,"description":"clean"},

@@ -348,7 +348,8 @@ impl ImagePut<'_> {
             return Err("everything is to be read".to_owned());
         }
         let changes = changes.ok_or_else(|| {
-            self.options.without_map.clone().unwrap_or_else(|| "no map of changes was given".to_owned())
+            let told = self.options.without_map.as_deref().or(base.err());
+            told.unwrap_or("no map of changes was given").to_owned()
         })?;
         let base = base.map_err(str::to_owned)?;
         if self.has_losses() {

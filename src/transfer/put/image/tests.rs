@@ -100,7 +100,7 @@ fn only_what_changed_is_read() {
     let mut bytes = noise(1, 24 << 20);
     site.write(&bytes);
     let first = site.put(&site.options(), None, "1").unwrap();
-    assert_eq!(image(&first).full_because.as_deref(), Some("no map of changes was given"));
+    assert_eq!(image(&first).full_because.as_deref(), Some("there is no earlier version here"));
     assert_eq!((image(&first).read_bytes, image(&first).size_bytes), (24 * MIB, 24 * MIB));
     let mut changes = Vec::new();
     for number in 0..4 {

@@ -9,7 +9,7 @@ use dedupfs_batch::schedule::lists;
 
 use super::disk::State;
 use super::order::Order;
-use super::report::{DiskReport, Outcome};
+use super::report::{DiskReport, Outcome, shown};
 use super::unit;
 
 /// The limits of a batch: its window, and signals.
@@ -29,9 +29,8 @@ impl Limits<'_> {
         let is_outside = !window.has(jiff::Zoned::now().time());
         is_outside.then(|| {
             format!(
-                "disks are begun from {} to {} only: --now begins them at any time",
-                window.start.strftime("%H:%M"),
-                window.end.strftime("%H:%M")
+                "disks are begun {} only, and that is over or yet to come: --now begins them at any time",
+                shown(window)
             )
         })
     }

@@ -10,7 +10,7 @@ use jiff::civil::Time;
 
 use super::disk::State;
 
-/// Bytes that a disk is taken to have if no version tells.
+/// Bytes that a disk is taken to have if neither its file nor a version tells.
 const UNKNOWN_BYTES: u64 = 40_000_000_000;
 /// Part of a disk that is taken to have changed, if its source tells changes.
 const CHANGED_PERCENT: u64 = 5;
@@ -59,17 +59,34 @@ pub(super) fn of(plan: &Plan, states: &[State]) -> Order {
     Order { units, timetable }
 }
 
-fn job(plan: &Plan, state: &State, disk: &Disk, now: Time) -> Job {
-    let size_bytes = state.newest.as_ref().map_or(UNKNOWN_BYTES, |newest| newest.size_bytes);
+/// What is to be read of a disk.
+pub(super) struct Estimate {
+    pub(super) bytes: u64,
+    /// Whether the size of the disk is known.
+    pub(super) is_size_known: bool,
+}
+
+pub(super) fn estimate(plan: &Plan, state: &State, disk: &Disk) -> Estimate {
+    let of_file = || match &disk.source {
+        Kind::File { path } => std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
+        _ => None,
+    };
+    let known_bytes = of_file().or(state.newest.as_ref().map(|newest| newest.size_bytes));
+    let size_bytes = known_bytes.unwrap_or(UNKNOWN_BYTES);
     let tells_changes = matches!(disk.source, Kind::Qmp { .. } | Kind::Exec { .. });
     let reads_part = tells_changes && state.newest.is_some() && !state.needs_full_verify(plan);
     let bytes = if reads_part { size_bytes / 100 * CHANGED_PERCENT } else { size_bytes };
+    Estimate { bytes, is_size_known: known_bytes.is_some() }
+}
+
+fn job(plan: &Plan, state: &State, disk: &Disk, now: Time) -> Job {
+    let bytes = estimate(plan, state, disk).bytes;
     let deadline_secs = disk.deadline.map(|deadline| secs_until(now, deadline));
     Job { host: plan.host(&disk.host).unwrap_or(0), bytes, priority: disk.priority, deadline_secs }
 }
 
 /// Returns the seconds until the clock shows this time next.
-fn secs_until(now: Time, then: Time) -> u64 {
+pub(super) fn secs_until(now: Time, then: Time) -> u64 {
     let secs = |time: Time| {
         u64::from(time.hour().unsigned_abs()) * 3600
             + u64::from(time.minute().unsigned_abs()) * 60

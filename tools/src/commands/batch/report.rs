@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use dedupfs_batch::plan::Plan;
+use dedupfs_batch::plan::{AtEnd, Plan, Window};
 use dedupfs_batch::schedule::lists::Policy;
 use serde::Serialize;
 
 use super::disk::State;
-use super::order::Order;
+use super::order::{self, Order};
 use crate::duration;
 use crate::size::show;
 
@@ -124,7 +124,9 @@ pub(super) fn batch(report: &BatchReport) -> String {
                 disk.full_because.as_ref().map_or_else(String::new, |why| format!("; read everything: {why}"))
             ),
             (Outcome::NotBegun, _) => writeln!(text, "{}: NOT BEGUN", disk.name),
-            _ => writeln!(text, "{}: FAILED after {} attempts", disk.name, disk.attempts),
+            _ => {
+                writeln!(text, "{}: FAILED after {} attempt{}", disk.name, disk.attempts, plural(disk.attempts.into()))
+            }
         };
         for problem in &disk.problems {
             let _ = writeln!(text, "  {problem}");
@@ -133,12 +135,22 @@ pub(super) fn batch(report: &BatchReport) -> String {
     let BatchReport { stored, failed, not_begun, size_bytes, read_bytes, new_bytes, .. } = report;
     let _ = writeln!(
         text,
-        "{stored} disks stored, {failed} failed, {not_begun} not begun; read {} of {}, new {}",
+        "{stored} disk{} stored, {failed} failed, {not_begun} not begun; read {} of {}, new {}",
+        plural(*stored as u64),
         show(*read_bytes),
         show(*size_bytes),
         show(*new_bytes)
     );
     text
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// Says when disks are begun.
+pub(super) fn shown(window: &Window) -> String {
+    format!("from {} to {}", window.start.strftime("%H:%M"), window.end.strftime("%H:%M"))
 }
 
 /// A disk of a plan that is not run.
@@ -152,9 +164,11 @@ struct PlannedDisk {
     problem: Option<String>,
     verifies_all: bool,
     estimated_bytes: u64,
+    size_is_known: bool,
     begin_secs: u64,
     end_secs: u64,
     misses_deadline: bool,
+    misses_window: bool,
 }
 
 /// A plan that is not run.
@@ -163,15 +177,22 @@ pub(super) struct Planned {
     disks: Vec<PlannedDisk>,
     order: Policy,
     span_secs: u64,
+    /// The times at which disks are begun.
+    window: Option<String>,
 }
 
 impl Planned {
     pub(super) fn new(plan: &Plan, states: &[State], order: &Order) -> Self {
         let mut disks = Vec::new();
+        // Times count from the beginning of the window.
+        let window_secs = plan.window.as_ref().map(|window| order::secs_until(window.start, window.end));
+        let must_end = plan.window.as_ref().is_some_and(|window| window.at_end == AtEnd::Stop);
         for (number, unit) in order.units.iter().enumerate() {
             let turn = order.timetable.turns.iter().find(|turn| turn.job == number);
             for state in unit.disks.iter().filter_map(|place| states.get(*place)) {
                 let Some(disk) = state.disk(plan) else { continue };
+                let estimate = order::estimate(plan, state, disk);
+                let (begin_secs, end_secs) = turn.map_or((0, 0), |turn| (turn.begin_secs as u64, turn.end_secs as u64));
                 disks.push(PlannedDisk {
                     name: disk.name.clone(),
                     host: disk.host.clone(),
@@ -180,22 +201,24 @@ impl Planned {
                     token: state.newest.as_ref().and_then(|newest| newest.token.clone()),
                     problem: state.problem.clone(),
                     verifies_all: state.needs_full_verify(plan),
-                    // Of its group, if it has one.
-                    estimated_bytes: unit.job.bytes,
-                    begin_secs: turn.map_or(0, |turn| turn.begin_secs as u64),
-                    end_secs: turn.map_or(0, |turn| turn.end_secs as u64),
+                    estimated_bytes: estimate.bytes,
+                    size_is_known: estimate.is_size_known,
+                    begin_secs,
+                    end_secs,
                     misses_deadline: order.timetable.late.contains(&number),
+                    misses_window: window_secs.is_some_and(|secs| begin_secs >= secs || (must_end && end_secs > secs)),
                 });
             }
         }
         disks.sort_by(|one, other| (one.begin_secs, &one.name).cmp(&(other.begin_secs, &other.name)));
         let span_secs = order.timetable.cost().span_secs as u64;
-        Self { disks, order: plan.order, span_secs }
+        let window = plan.window.as_ref().map(shown);
+        Self { disks, order: plan.order, span_secs, window }
     }
 
-    /// Whether each disk could be begun.
+    /// Whether each disk would be stored.
     pub(super) fn is_complete(&self) -> bool {
-        self.disks.iter().all(|disk| disk.problem.is_none())
+        self.disks.iter().all(|disk| disk.problem.is_none() && !disk.misses_window)
     }
 }
 
@@ -211,18 +234,26 @@ pub(super) fn planned(planned: &Planned) -> String {
         };
         let _ = writeln!(
             text,
-            "{} on {} from {}: {base}{}; some {} from {} to {}{}",
+            "{} on {} from {}: {base}{}; {} from {} to {}{}{}",
             disk.name,
             disk.host,
             disk.source,
             if disk.verifies_all { ", compared as a whole" } else { "" },
-            show(disk.estimated_bytes),
+            if disk.size_is_known {
+                format!("some {}", show(disk.estimated_bytes))
+            } else {
+                "of unknown size,".to_owned()
+            },
             time(disk.begin_secs),
             time(disk.end_secs),
-            if disk.misses_deadline { ", MISSES ITS DEADLINE" } else { "" }
+            if disk.misses_deadline { ", MISSES ITS DEADLINE" } else { "" },
+            if disk.misses_window { ", MISSES THE WINDOW" } else { "" }
         );
     }
     let span = time(planned.span_secs);
     let _ = writeln!(text, "the night takes some {span}, at the rates that the plan assumes");
+    if let Some(window) = &planned.window {
+        let _ = writeln!(text, "disks are begun {window} only; times count from the beginning of the window");
+    }
     text
 }
