@@ -1,6 +1,7 @@
 //! Plans: which disks are backed up, from where, and which versions are kept. A TOML file.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -62,6 +63,12 @@ pub struct Window {
     /// The end for disks that are read then.
     #[serde(default)]
     pub at_end: AtEnd,
+}
+
+impl fmt::Display for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "from {} to {}", self.start.strftime("%H:%M"), self.end.strftime("%H:%M"))
+    }
 }
 
 impl Window {

@@ -58,7 +58,7 @@ impl Exec {
         let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&self.answer));
         let status = wait(&mut child, gives_up).map_err(cannot)?;
         let status = status.ok_or_else(|| {
-            format!("{shown} was given up: the window is over, the batch was interrupted, or the hour of a program")
+            format!("{shown} was given up: it took an hour, the window is over, or the batch was interrupted")
         })?;
         if !status.success() {
             return Err(format!("{shown} ended with {status}"));
@@ -99,7 +99,6 @@ impl Driver for Exec {
         words.extend(last.first().and_then(Option::as_deref).filter(|token| is_token(token)));
         let answer = self.run(&words, gives_up);
         let parsed = answer.and_then(|answer| {
-            let point = serde_json::from_slice::<Point>(&answer);
             self.answer = answer;
             if self.answer.trim_ascii().is_empty() {
                 return Err(format!(
@@ -107,7 +106,8 @@ impl Driver for Exec {
                     self.program.display()
                 ));
             }
-            point.map_err(|error| format!("the answer of {} is not understood: {error}", self.program.display()))
+            serde_json::from_slice::<Point>(&self.answer)
+                .map_err(|error| format!("the answer of {} is not understood: {error}", self.program.display()))
         });
         let point = parsed.and_then(|mut point| {
             for text in [&mut point.map, &mut point.token, &mut point.token_from, &mut point.without_map] {

@@ -59,6 +59,11 @@ impl TryFrom<String> for Kind {
     }
 }
 
+/// Whether a text is an address of NBD.
+fn is_address(text: &str) -> bool {
+    text.starts_with("nbd://") || text.starts_with("nbd+unix://")
+}
+
 impl FromStr for Kind {
     type Err = String;
 
@@ -91,7 +96,7 @@ impl FromStr for Kind {
         if is_path && !place.starts_with('/') {
             return Err(wrong("has a path that is not absolute".to_owned()));
         }
-        if kind == "nbd" && !place.starts_with("nbd://") && !place.starts_with("nbd+unix://") {
+        if kind == "nbd" && !is_address(place) {
             return Err(wrong(
                 "has no address: nbd:nbd://HOST/EXPORT or nbd:nbd+unix:///EXPORT?socket=PATH".to_owned(),
             ));
@@ -169,10 +174,12 @@ impl Point {
         if self.source.is_empty() || self.source.starts_with('-') {
             return Err("it names no source".to_owned());
         }
-        let is_address = |text: &str| ["nbd:", "nbd+unix:"].iter().any(|scheme| text.starts_with(scheme));
-        let paths = [Some(&self.source), self.map.as_ref()].into_iter().flatten();
-        if let Some(path) = paths.into_iter().find(|path| !is_address(path) && !path.starts_with('/')) {
-            return Err(format!("{path:?} is neither an absolute path nor of nbd"));
+        // A timer starts batches in any directory.
+        if !is_address(&self.source) && !self.source.starts_with('/') {
+            return Err(format!("the source {:?} is neither an absolute path nor an address of nbd", self.source));
+        }
+        if let Some(map) = self.map.as_ref().filter(|map| !map.starts_with("nbd:") && !map.starts_with('/')) {
+            return Err(format!("the map {map:?} is neither an absolute path nor nbd:CONTEXT"));
         }
         let tokens = [&self.token, &self.token_from].into_iter().flatten();
         match tokens.into_iter().find(|token| !is_token(token)) {

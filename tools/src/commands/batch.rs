@@ -41,9 +41,9 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     })?;
     let disks = chosen(&plan, &args.only)?;
     let states: Vec<State> = disks.iter().map(|number| State::of(&plan, *number, &pool)).collect::<Result<_, _>>()?;
-    let order = order::of(&plan, &states);
+    let order = order::of(&plan, &states, args.now);
     if args.dry_run {
-        let planned = Planned::new(&plan, &states, &order);
+        let planned = Planned::new(&plan, &states, &order, args.now);
         exit::print_message(args.json, "batch_plan", &planned, report::planned)?;
         return Ok(if planned.is_complete() { exit::OK } else { exit::PARTLY });
     }

@@ -105,10 +105,13 @@ const WAYS: [&str; 4] = ["map", "whole", "clone", "new"];
 /// Runs the command.
 pub fn run(args: &Images) -> Outcome {
     let programs = ["dedupfs", "dedupfs-stats"];
-    let mut bench = Bench::new(&programs, &["cp", "cmp"], &args.pool, args.size + (1 << 30), args.size + (2 << 30))?;
+    let size = args.size * args.repeat;
+    // The new bytes lie in memory, too, and then in the pools.
+    let new_bytes = args.changed.iter().map(|pattern| size / 100 * pattern.percent).max().unwrap_or(0);
+    let (memory, pools) = (args.size + new_bytes, (args.size + new_bytes) * args.repeat.min(2));
+    let mut bench = Bench::new(&programs, &["cp", "cmp"], &args.pool, memory + (1 << 30), pools + (2 << 30))?;
     println!("{}\n", machine::describe(&bench.work)?);
     let (unique, map, new) = (bench.ram.join("disk.raw"), bench.ram.join("map"), bench.ram.join("new"));
-    let size = args.size * args.repeat;
     let mut second = Pool::new(bench.work.join("second"), bench.work.join("second.mnt"), &[], &[])?;
     let image = if args.repeat == 1 { unique.clone() } else { second.at("disk.raw") };
     let mut figures = Figures::default();
@@ -139,7 +142,7 @@ pub fn run(args: &Images) -> Outcome {
         }
     }
     println!(
-        "Image of {}, seconds until durable, seconds of the daemon's processors, bytes read from the source, bytes that the pool grew by. Medians of {} runs.\n",
+        "Image of {}, seconds until durable, seconds of the processors, bytes read from the source, bytes that the pool grew by. Medians of {} runs.\n",
         table::human(size),
         args.runs
     );

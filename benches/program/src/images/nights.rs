@@ -76,28 +76,28 @@ impl Disk {
 
     /// Returns the ranges that changed since the call before.
     fn changes(&mut self) -> Outcome<Vec<(u64, u64)>> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        let read = || -> std::io::Result<()> {
-            let (file, mut cluster) = (File::open(&self.image)?, vec![0; CLUSTER_BYTES as usize]);
-            let count = file.metadata()?.len() / CLUSTER_BYTES;
-            self.clusters.resize(count as usize, blake3::hash(&[]));
-            for (hash, at) in self.clusters.iter_mut().zip((0..).step_by(CLUSTER_BYTES as usize)) {
-                file.read_exact_at(&mut cluster, at)?;
-                let now = blake3::hash(&cluster);
-                if std::mem::replace(hash, now) == now {
-                    continue;
-                }
-                match ranges.last_mut() {
-                    Some((from, len)) if *from + *len == at => *len += CLUSTER_BYTES,
-                    _ => ranges.push((at, CLUSTER_BYTES)),
-                }
-            }
-            Ok(())
-        };
-        let outcome = { read }();
-        outcome.or_else(files::at("read", &self.image))?;
-        Ok(ranges)
+        changed(&self.image, &mut self.clusters).or_else(files::at("read", &self.image))
     }
+}
+
+/// Returns the ranges of an image whose clusters have other hashes, and notes the new ones.
+fn changed(image: &Path, clusters: &mut Vec<blake3::Hash>) -> std::io::Result<Vec<(u64, u64)>> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let (file, mut cluster) = (File::open(image)?, vec![0; CLUSTER_BYTES as usize]);
+    let count = file.metadata()?.len() / CLUSTER_BYTES;
+    clusters.resize(count as usize, blake3::hash(&[]));
+    for (hash, at) in clusters.iter_mut().zip((0..).step_by(CLUSTER_BYTES as usize)) {
+        file.read_exact_at(&mut cluster, at)?;
+        let now = blake3::hash(&cluster);
+        if std::mem::replace(hash, now) == now {
+            continue;
+        }
+        match ranges.last_mut() {
+            Some((from, len)) if *from + *len == at => *len += CLUSTER_BYTES,
+            _ => ranges.push((at, CLUSTER_BYTES)),
+        }
+    }
+    Ok(ranges)
 }
 
 /// Runs the command.
@@ -281,7 +281,7 @@ fn pipe(tool: &Tool<'_>, image: &Path, night: usize, figures: &mut Figures) -> O
 fn report(args: &ImageNights, tools: &[Tool<'_>], figures: &Figures) {
     let bytes = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |bytes| table::human(bytes as u64));
     println!(
-        "Image of {}, {} nights behind the first; {} changed in a night. Medians: seconds until durable, seconds of the processors, bytes read of the source, bytes that the pool or repository grew by.\n",
+        "Image of {}, {} nights behind the first; {} changed in a night. Medians: seconds until durable, seconds of the processors, bytes read of the source (of a pipe, its length), bytes that the pool or repository grew by.\n",
         table::human(args.size),
         args.nights,
         bytes(figures.median("dirty", "")),

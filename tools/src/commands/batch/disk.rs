@@ -20,8 +20,10 @@ pub(super) struct State {
     pub(super) number: usize,
     pub(super) directory: PathBuf,
     pub(super) newest: Option<Newest>,
-    /// Why the newest version cannot be looked up: then nothing is put, and the other disks go on.
+    /// Why versions cannot be looked up: then nothing is put, and the other disks go on.
     pub(super) problem: Option<String>,
+    /// Why the newest version cannot be read: then all of the disk is.
+    pub(super) full_because: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -37,11 +39,14 @@ impl State {
     pub(super) fn of(plan: &Plan, number: usize, pool: &Directory) -> Result<Self, Failure> {
         let Some(disk) = plan.disks.get(number) else { return Err(Failure::failed("a disk of the plan is gone")) };
         let directory = plan.pool.join(&disk.name);
-        let (newest, problem) = match look_up(plan, &directory, pool) {
-            Ok(newest) => (newest, None),
+        let (name, problem) = match look_up(plan, &directory, pool) {
+            Ok(name) => (name, None),
             Err(failure) => (None, Some(failure.message)),
         };
-        Ok(Self { number, directory, newest, problem })
+        let cannot = |error| format!("cannot read {}: {error}", directory.display());
+        let read = name.map_or(Ok(None), |name| newest(&directory, &name).map_err(cannot));
+        let (newest, full_because) = read.map_or_else(|why| (None, Some(why)), |newest| (newest, None));
+        Ok(Self { number, directory, newest, problem, full_because })
     }
 
     /// Makes the directory of its versions, and locks it: two batches of one disk would undo each other's checkpoints.
@@ -72,7 +77,8 @@ impl State {
     }
 }
 
-fn look_up(plan: &Plan, directory: &Path, pool: &Directory) -> Result<Option<Newest>, Failure> {
+/// Returns the name of the newest complete version in a directory of the pool.
+fn look_up(plan: &Plan, directory: &Path, pool: &Directory) -> Result<Option<String>, Failure> {
     match std::fs::metadata(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::failed(format!("cannot look up {}: {error}", directory.display()))),
@@ -84,13 +90,11 @@ fn look_up(plan: &Plan, directory: &Path, pool: &Directory) -> Result<Option<New
         return Err(FailureKind::Usage.because(why));
     }
     let versions = found.daemon()?.versions(Some(found.place.ino))?;
-    let complete = versions.iter().rev().find(|version| !version.incomplete && version.damaged.is_none());
-    let Some(version) = complete else { return Ok(None) };
-    let failed = |error| Failure::failed(format!("cannot read {}: {error}", directory.join(&version.name).display()));
-    newest(directory, &version.name).map_err(failed)
+    let complete = versions.into_iter().rev().find(|version| !version.incomplete && version.damaged.is_none());
+    Ok(complete.map(|version| version.name))
 }
 
-/// Returns what is known of a version, if it is that of one image.
+/// Returns what is known of a version, if it is that of one image. What cannot be read is no reason to put nothing.
 fn newest(directory: &Path, name: &str) -> io::Result<Option<Newest>> {
     let mut entries = std::fs::read_dir(directory.join(name))?;
     let (Some(first), None) = (entries.next(), entries.next()) else { return Ok(None) };
@@ -104,7 +108,7 @@ fn newest(directory: &Path, name: &str) -> io::Result<Option<Newest>> {
         match rustix::fs::lgetxattr(&file, name, &mut value) {
             // What is no text, or longer, no put wrote.
             Ok(len) => Ok(String::from_utf8(value.get(..len).unwrap_or_default().to_vec()).ok()),
-            Err(Errno::NODATA | Errno::RANGE) => Ok(None),
+            Err(Errno::NODATA | Errno::RANGE | Errno::OPNOTSUPP) => Ok(None),
             Err(errno) => Err(io::Error::from(errno)),
         }
     };
@@ -115,4 +119,23 @@ fn newest(directory: &Path, name: &str) -> io::Result<Option<Newest>> {
         token: attribute(TOKEN_XATTR)?,
         checked: checked.and_then(|secs| UNIX_EPOCH.checked_add(Duration::from_secs(secs))),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_that_cannot_be_read_is_told_apart_from_one_of_no_image() {
+        let directory = tempfile::tempdir().expect("makes");
+        let version = directory.path().join("1");
+        assert!(newest(directory.path(), "1").is_err(), "it is gone");
+        std::fs::create_dir(&version).expect("makes");
+        assert!(newest(directory.path(), "1").expect("reads").is_none(), "it is empty");
+        std::fs::write(version.join("disk0"), [7; 4096]).expect("writes");
+        let found = newest(directory.path(), "1").expect("reads").expect("is an image");
+        assert_eq!((found.name.as_str(), found.size_bytes, found.token, found.checked), ("1", 4096, None, None));
+        std::fs::write(version.join("disk1"), []).expect("writes");
+        assert!(newest(directory.path(), "1").expect("reads").is_none(), "it has two files");
+    }
 }

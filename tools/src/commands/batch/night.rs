@@ -9,7 +9,7 @@ use dedupfs_batch::schedule::lists;
 
 use super::disk::State;
 use super::order::Order;
-use super::report::{DiskReport, Outcome, shown};
+use super::report::{DiskReport, Outcome};
 use super::unit;
 
 /// The limits of a batch: its window, and signals.
@@ -27,12 +27,7 @@ impl Limits<'_> {
         }
         let window = self.plan.window.as_ref().filter(|_| !self.ignores_window)?;
         let is_outside = !window.has(jiff::Zoned::now().time());
-        is_outside.then(|| {
-            format!(
-                "disks are begun {} only, and that is over or yet to come: --now begins them at any time",
-                shown(window)
-            )
-        })
+        is_outside.then(|| format!("the time is outside of the window {window}: --now begins disks at any time"))
     }
 
     /// Whether a disk that is read is to be given up.

@@ -27,16 +27,20 @@ pub(super) struct Unit {
 pub(super) struct Order {
     pub(super) units: Vec<Unit>,
     pub(super) timetable: Timetable,
+    /// The time at which the night begins: now, or the start of a window that is yet to come.
+    pub(super) begins: Time,
 }
 
 /// Groups disks into units, and estimates when each is read.
-pub(super) fn of(plan: &Plan, states: &[State]) -> Order {
+pub(super) fn of(plan: &Plan, states: &[State], ignores_window: bool) -> Order {
     let mut groups: BTreeMap<&str, usize> = BTreeMap::new();
     let mut units: Vec<Unit> = Vec::new();
     let now = jiff::Zoned::now().time();
+    let coming = plan.window.as_ref().filter(|window| !ignores_window && !window.has(now));
+    let begins = coming.map_or(now, |window| window.start);
     for (place, state) in states.iter().enumerate() {
         let Some(disk) = state.disk(plan) else { continue };
-        let job = job(plan, state, disk, now);
+        let job = job(plan, state, disk, begins);
         let known = disk.group.as_deref().and_then(|group| groups.get(group)).and_then(|unit| units.get_mut(*unit));
         if let Some(unit) = known {
             unit.disks.push(place);
@@ -56,7 +60,7 @@ pub(super) fn of(plan: &Plan, states: &[State]) -> Order {
         job.bytes as f64 / rate
     };
     let timetable = timetable(&jobs, &readers, plan.order, &secs);
-    Order { units, timetable }
+    Order { units, timetable, begins }
 }
 
 /// What is to be read of a disk.
@@ -79,18 +83,18 @@ pub(super) fn estimate(plan: &Plan, state: &State, disk: &Disk) -> Estimate {
     Estimate { bytes, is_size_known: known_bytes.is_some() }
 }
 
-fn job(plan: &Plan, state: &State, disk: &Disk, now: Time) -> Job {
+fn job(plan: &Plan, state: &State, disk: &Disk, begins: Time) -> Job {
     let bytes = estimate(plan, state, disk).bytes;
-    let deadline_secs = disk.deadline.map(|deadline| secs_until(now, deadline));
+    let deadline_secs = disk.deadline.map(|deadline| secs_until(begins, deadline));
     Job { host: plan.host(&disk.host).unwrap_or(0), bytes, priority: disk.priority, deadline_secs }
 }
 
-/// Returns the seconds until the clock shows this time next.
-pub(super) fn secs_until(now: Time, then: Time) -> u64 {
+/// Returns the seconds from one time until the clock shows the other next.
+pub(super) fn secs_until(from: Time, then: Time) -> u64 {
     let secs = |time: Time| {
         u64::from(time.hour().unsigned_abs()) * 3600
             + u64::from(time.minute().unsigned_abs()) * 60
             + u64::from(time.second().unsigned_abs())
     };
-    (secs(then) + DAY_SECS - secs(now)) % DAY_SECS
+    (secs(then) + DAY_SECS - secs(from)) % DAY_SECS
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use dedupfs_batch::plan::{AtEnd, Plan, Window};
+use dedupfs_batch::plan::{AtEnd, Plan};
 use dedupfs_batch::schedule::lists::Policy;
 use serde::Serialize;
 
@@ -148,11 +148,6 @@ fn plural(count: u64) -> &'static str {
     if count == 1 { "" } else { "s" }
 }
 
-/// Says when disks are begun.
-pub(super) fn shown(window: &Window) -> String {
-    format!("from {} to {}", window.start.strftime("%H:%M"), window.end.strftime("%H:%M"))
-}
-
 /// A disk of a plan that is not run.
 #[derive(Serialize)]
 struct PlannedDisk {
@@ -162,6 +157,7 @@ struct PlannedDisk {
     base: Option<String>,
     token: Option<String>,
     problem: Option<String>,
+    full_because: Option<String>,
     verifies_all: bool,
     estimated_bytes: u64,
     size_is_known: bool,
@@ -176,17 +172,19 @@ struct PlannedDisk {
 pub(super) struct Planned {
     disks: Vec<PlannedDisk>,
     order: Policy,
+    /// The time from which seconds count.
+    begins: String,
     span_secs: u64,
     /// The times at which disks are begun.
     window: Option<String>,
 }
 
 impl Planned {
-    pub(super) fn new(plan: &Plan, states: &[State], order: &Order) -> Self {
+    pub(super) fn new(plan: &Plan, states: &[State], order: &Order, ignores_window: bool) -> Self {
         let mut disks = Vec::new();
-        // Times count from the beginning of the window.
-        let window_secs = plan.window.as_ref().map(|window| order::secs_until(window.start, window.end));
-        let must_end = plan.window.as_ref().is_some_and(|window| window.at_end == AtEnd::Stop);
+        let window = plan.window.as_ref().filter(|_| !ignores_window);
+        let window_secs = window.map(|window| order::secs_until(order.begins, window.end));
+        let must_end = window.is_some_and(|window| window.at_end == AtEnd::Stop);
         for (number, unit) in order.units.iter().enumerate() {
             let turn = order.timetable.turns.iter().find(|turn| turn.job == number);
             for state in unit.disks.iter().filter_map(|place| states.get(*place)) {
@@ -200,6 +198,7 @@ impl Planned {
                     base: state.newest.as_ref().map(|newest| newest.name.clone()),
                     token: state.newest.as_ref().and_then(|newest| newest.token.clone()),
                     problem: state.problem.clone(),
+                    full_because: state.full_because.clone(),
                     verifies_all: state.needs_full_verify(plan),
                     estimated_bytes: estimate.bytes,
                     size_is_known: estimate.is_size_known,
@@ -212,8 +211,8 @@ impl Planned {
         }
         disks.sort_by(|one, other| (one.begin_secs, &one.name).cmp(&(other.begin_secs, &other.name)));
         let span_secs = order.timetable.cost().span_secs as u64;
-        let window = plan.window.as_ref().map(shown);
-        Self { disks, order: plan.order, span_secs, window }
+        let window = window.map(ToString::to_string);
+        Self { disks, order: plan.order, begins: order.begins.strftime("%H:%M").to_string(), span_secs, window }
     }
 
     /// Whether each disk would be stored.
@@ -228,6 +227,7 @@ pub(super) fn planned(planned: &Planned) -> String {
     for disk in &planned.disks {
         let base = match disk {
             PlannedDisk { problem: Some(problem), .. } => format!("NOT TO BE BEGUN: {problem}"),
+            PlannedDisk { full_because: Some(why), .. } => format!("{why}: all of it is read"),
             PlannedDisk { base: None, .. } => "no version yet: all of it is read".to_owned(),
             PlannedDisk { base: Some(base), token: None, .. } => format!("base {base}, which has no token"),
             PlannedDisk { base: Some(base), token: Some(token), .. } => format!("base {base}, token {token}"),
@@ -253,7 +253,7 @@ pub(super) fn planned(planned: &Planned) -> String {
     let span = time(planned.span_secs);
     let _ = writeln!(text, "the night takes some {span}, at the rates that the plan assumes");
     if let Some(window) = &planned.window {
-        let _ = writeln!(text, "disks are begun {window} only; times count from the beginning of the window");
+        let _ = writeln!(text, "disks are begun {window} only; times count from {}", planned.begins);
     }
     text
 }
