@@ -261,7 +261,7 @@ fn plans_that_make_no_sense_are_refused_and_nothing_is_begun() {
     run(DEDUPFS, &["batch", "/none/plan.toml"]).expect(1, &["cannot read the plan /none/plan.toml"]);
     let now = hour_now();
     let window = format!("window = {{ start = \"{:02}:00\", end = \"{:02}:00\" }}", (now + 2) % 24, (now + 4) % 24);
-    night.run(&window, &one, &[]).expect(9, &["vda: NOT BEGUN", "--now begins them at any time"]);
+    night.run(&window, &one, &[]).expect(9, &["vda: NOT BEGUN", "--now begins disks at any time"]);
     assert_eq!(fs::read_dir(&night.site.mnt).unwrap().count(), 0, "nothing is begun");
     night.run(&window, &one, &["--now"]).expect(0, &["1 disk stored"]);
     night.site.umount().ok();
