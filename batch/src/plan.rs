@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::num::NonZeroU64;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use jiff::civil::Time;
 use serde::Deserialize;
 
 use crate::schedule::lists::Policy;
-use crate::source::Kind;
+use crate::source::{Agent, Kind};
 
 /// Disks of a plan at most.
 const DISKS_MAX: usize = 10_000;
@@ -17,6 +18,8 @@ const DISKS_MAX: usize = 10_000;
 const RETRIES_MAX: u32 = 100;
 /// Readers of a host at most.
 const READERS_MAX: usize = 64;
+/// Time between two trials, if the plan says nothing: what is busy may be free then.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Bytes a second of a host, if the plan says nothing. For estimates alone.
 const RATE: u64 = 200_000_000;
 
@@ -40,6 +43,8 @@ pub struct Plan {
     /// How often a disk that failed is tried again.
     #[serde(default = "default_retries")]
     pub retries: u32,
+    /// Time between such trials.
+    pub retry_after: Option<String>,
     /// The hosts.
     #[serde(default, rename = "host")]
     pub hosts: Vec<Host>,
@@ -141,6 +146,8 @@ pub struct Host {
     /// Disks that are read at once.
     #[serde(default = "one")]
     pub readers: usize,
+    /// Bytes a second that its readers take together at most.
+    pub rate: Option<NonZeroU64>,
     /// Bytes a second that its readers reach together. For estimates alone.
     #[serde(default = "default_rate")]
     pub assumed_rate: u64,
@@ -152,6 +159,20 @@ fn one() -> usize {
 
 fn default_rate() -> u64 {
     RATE
+}
+
+impl Host {
+    /// Bytes a second that one of its readers takes at most.
+    #[must_use]
+    pub fn rate_of_reader(&self) -> Option<u64> {
+        self.rate.map(|rate| (rate.get() / self.readers as u64).max(1))
+    }
+
+    /// Bytes a second that its readers reach together, as far as they may.
+    #[must_use]
+    pub fn expected_rate(&self) -> u64 {
+        self.rate.map_or(self.assumed_rate, |rate| self.assumed_rate.min(rate.get()))
+    }
 }
 
 /// A disk.
@@ -167,6 +188,8 @@ pub struct Disk {
     /// Disks of one group begin before the first of them is read; those of one monitor, at the same moment. A disk that is tried again has
     /// a moment of its own.
     pub group: Option<String>,
+    /// The agent of the guest, which holds its changes for the moment of the checkpoint.
+    pub quiesce: Option<Agent>,
     /// Higher ones are read first.
     #[serde(default)]
     pub priority: i32,
@@ -188,7 +211,13 @@ impl Plan {
     /// Time after which everything is compared again.
     #[must_use]
     pub fn full_verify_every(&self) -> Option<Duration> {
-        self.full_verify_every.as_deref().and_then(duration)
+        self.full_verify_every.as_deref().and_then(duration).filter(|every| !every.is_zero())
+    }
+
+    /// Time between two trials of a disk.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.retry_after.as_deref().map_or(Some(RETRY_AFTER), duration).unwrap_or_default()
     }
 
     /// Returns the place of a host in [`hosts`](Self::hosts).
@@ -203,6 +232,9 @@ impl Plan {
         }
         if self.retries > RETRIES_MAX {
             return Err(format!("retries is a number up to {RETRIES_MAX}"));
+        }
+        if self.retry_after.as_deref().is_some_and(|time| duration(time).is_none()) {
+            return Err("retry_after is a time such as \"30s\"".to_owned());
         }
         if self.full_verify_every.is_some() && self.full_verify_every().is_none() {
             return Err("full_verify_every is a time such as \"7d\"".to_owned());
@@ -220,7 +252,7 @@ impl Plan {
             return Err(format!("it has {} disks: a plan has 1 to {DISKS_MAX}, each in a [[disk]]", self.disks.len()));
         }
         let mut hosts = HashSet::new();
-        for Host { name, readers, assumed_rate } in &self.hosts {
+        for Host { name, readers, assumed_rate, .. } in &self.hosts {
             if !hosts.insert(name) {
                 return Err(format!("two hosts have the name {name}"));
             }
@@ -240,6 +272,9 @@ impl Plan {
             }
             if !hosts.contains(&disk.host) {
                 return Err(format!("disk {name}: there is no [[host]] with the name {}", disk.host));
+            }
+            if disk.quiesce.is_some() && !disk.source.tells_changes() {
+                return Err(format!("disk {name}: its source stands still, so there is no moment to quiesce for"));
             }
             let shares_monitor = |other: &&Disk| {
                 other.name != *name
@@ -288,7 +323,7 @@ fn is_verify(text: &str) -> bool {
 fn duration(text: &str) -> Option<Duration> {
     let span: jiff::Span = text.parse().ok()?;
     let exact = span.to_duration(jiff::SpanRelativeTo::days_are_24_hours()).ok()?;
-    Duration::try_from(exact).ok().filter(|duration| !duration.is_zero())
+    Duration::try_from(exact).ok()
 }
 
 #[cfg(test)]
@@ -312,6 +347,7 @@ name = "web-1/vda"
 host = "kvm1"
 source = "qmp:/run/qemu/web-1.qmp node=drive0 scratch=/var/lib/dedupfs"
 group = "web-1"
+quiesce = "qga:/run/qemu/web-1.qga"
 
 [[disk]]
 name = "web-1/vdb"
@@ -327,11 +363,20 @@ deadline = "04:00"
         assert_eq!((plan.disks.len(), plan.retries, plan.hosts[0].readers, plan.order), (2, 2, 4, Policy::Longest));
         assert_eq!(plan.full_verify_every(), Some(Duration::from_secs(7 * 86_400)));
         assert_eq!(plan.keep.expect("is there").options(), ["--keep-last", "7", "--keep-weekly", "4"]);
-        let window = plan.window.expect("is there");
+        let window = plan.window.as_ref().expect("is there");
         let at = |text: &str| text.parse().expect("is a time");
         assert!(["22:00", "23:59", "00:00", "04:59"].into_iter().all(|time| window.has(at(time))));
         assert!(["05:00", "12:00", "21:59"].into_iter().all(|time| !window.has(at(time))));
         assert_eq!(window.at_end, AtEnd::Stop);
+        let host = |more: &str| Plan::parse(&PLAN.replace("readers = 4", more)).expect("is good").hosts.remove(0);
+        let limited = host("readers = 4\nrate = 50_000_000");
+        assert_eq!((limited.rate_of_reader(), limited.expected_rate()), (Some(12_500_000), 50_000_000));
+        assert_eq!(host("readers = 4").rate_of_reader(), None);
+        assert_eq!((plan.retry_after(), plan.disks[0].quiesce.is_some()), (Duration::from_secs(30), true));
+        assert_eq!(
+            Plan::parse(&format!("retry_after = \"0s\"\n{PLAN}")).expect("is good").retry_after(),
+            Duration::ZERO
+        );
     }
 
     #[test]
@@ -354,6 +399,16 @@ deadline = "04:00"
             ),
             ("file:/var/disks/vdb.raw", "nbd:kvm1/vdb", "nbd://"),
             ("\"7d\"", "\"soon\"", "full_verify_every"),
+            ("\"7d\"", "\"0d\"", "full_verify_every"),
+            ("verify = \"1%\"", "retry_after = \"5\"", "retry_after"),
+            ("readers = 4", "rate = 0", "nonzero"),
+            ("priority = 1", "quiesce = \"qga:/run/web-1.qga\"", "stands still"),
+            ("qga:/run", "/run", "qga:SOCKET"),
+            ("file:/var/disks/vdb.raw", "lvm-thin:vg", "VG/LV"),
+            ("file:/var/disks/vdb.raw", "lvm-thin:vg/../x", "VG/LV"),
+            ("file:/var/disks/vdb.raw", "rbd:pool/image@snap", "POOL/IMAGE"),
+            ("file:/var/disks/vdb.raw", "rbd:pool//image", "POOL/IMAGE"),
+            ("file:/var/disks/vdb.raw", "rbd:pool/image user=a,b", "POOL/IMAGE"),
             ("end = \"05:00\"", "end = \"22:00\"", "window is empty"),
             ("end = \"05:00\"", "end = \"25:00\"", "25:00"),
             ("{ last = 7, weekly = 4 }", "{ last = 0 }", "keeps nothing"),

@@ -10,6 +10,7 @@
 //! - [`crew`]: threads that copy files, while one walks through the directories;
 //! - [`disk`]: attributes in the filesystem of the disk;
 //! - [`several_names`]: hard links;
+//! - [`pace`]: the rate of reading;
 //! - [`tally`]: counts, problems, and the error that ends a transfer.
 //!
 //! A problem of one entry (no permission, changed meanwhile, a name too long) is reported, and the rest goes on. A problem that every
@@ -29,6 +30,7 @@ mod disk;
 mod get;
 #[cfg(test)]
 mod hostile_tests;
+mod pace;
 mod pseudo;
 mod put;
 #[cfg(test)]

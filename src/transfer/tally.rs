@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,6 +13,7 @@ use dedupfs_sync::Mutex;
 use dedupfs_sync::clock::Instant;
 use rustix::io::Errno as DiskErrno;
 
+use super::pace::Pace;
 use super::{
     PATH_TOLD_BYTES_MAX, PROBLEMS_BYTES_MAX, PROBLEMS_TOLD_MAX, Problem, Result, TransferError, TransferReport,
 };
@@ -123,6 +125,7 @@ fn shown(path: &Path) -> String {
 /// The counts of a transfer, shared by all threads.
 pub(super) struct Tally<'a> {
     progress: &'a dyn Progress,
+    pace: Option<Pace>,
     started: Instant,
     files: AtomicU64,
     directories: AtomicU64,
@@ -143,6 +146,7 @@ impl<'a> Tally<'a> {
         progress.start("copied, MiB", 0);
         Self {
             progress,
+            pace: None,
             started: Instant::now(),
             files: AtomicU64::new(0),
             directories: AtomicU64::new(0),
@@ -156,6 +160,11 @@ impl<'a> Tally<'a> {
             end: Mutex::default(),
             has_ended: AtomicBool::new(false),
         }
+    }
+
+    /// Content passes at this rate at most.
+    pub(super) fn with_rate(self, bytes_per_sec: Option<NonZeroU64>) -> Self {
+        Self { pace: bytes_per_sec.map(Pace::new), ..self }
     }
 
     /// Counts a complete file with its content.
@@ -176,8 +185,11 @@ impl<'a> Tally<'a> {
         self.others.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts copied bytes, and reports progress in MiB.
+    /// Counts copied bytes, reports progress in MiB, and waits if they came too fast.
     pub(super) fn content(&self, bytes: usize) {
+        if let Some(pace) = &self.pace {
+            pace.pass(bytes, || self.go_on().is_ok());
+        }
         // Only content proves that the disk is there: the kernel may have the rest in its caches.
         self.unreadable_in_a_row.store(0, Ordering::Relaxed);
         let before = self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);

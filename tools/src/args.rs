@@ -6,6 +6,7 @@ pub(crate) mod batch;
 pub(crate) mod helpers;
 pub(crate) mod versions;
 
+use std::num::NonZeroU64;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -264,6 +265,9 @@ pub(crate) struct PutArgs {
     /// Part of what is unchanged that is read all the same and compared: a percentage, `full` or `none` [default: none; of an image: 0.5%]
     #[arg(long, value_name = "PERCENT|full|none", value_parser = parse_verify, conflicts_with = "live")]
     pub(crate) verify: Option<u32>,
+    /// Bytes a second that are read of SOURCE at most, such as 50M
+    #[arg(long, value_name = "BYTES", value_parser = parse_rate)]
+    pub(crate) rate: Option<NonZeroU64>,
     /// SOURCE, a file or a block device, is the image of a disk: make a version with this image. Exports always are
     #[arg(long, conflicts_with_all = ["live", "one_file_system", "incomplete_every"])]
     pub(crate) image: bool,
@@ -318,6 +322,10 @@ fn parse_verify(text: &str) -> Result<u32, String> {
             millionths.ok_or_else(|| "give a percentage from 0 to 100, `full` or `none`".to_owned())
         }
     }
+}
+
+fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
+    NonZeroU64::new(size::parse_size(text)?).ok_or_else(|| "a rate is above 0".to_owned())
 }
 
 /// Millionths of everything.

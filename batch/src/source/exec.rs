@@ -3,100 +3,50 @@
 //! TOKEN is that of the newest version. `begin` prints one object of JSON with the members of [`Point`]; an empty text is none. The other
 //! verbs get that object on standard input.
 
-use std::fs::File;
-use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
 
-use rustix::fs::MemfdFlags;
-use rustix::process::{Pid, Signal, kill_process_group};
+use super::program::Program;
+use super::{Driver, Point, Tell, Verdict, is_token};
 
-use super::{Driver, Point, Verdict, is_token};
-
-/// Bytes of an answer at most.
+/// Bytes of an answer at most: a pipe takes it at once.
 const ANSWER_BYTES_MAX: u64 = 32 << 10;
-/// Time of a program at most: it may wait for the guest.
-const PROGRAM_SECS_MAX: u64 = 3600;
-/// Time within which a program ends that is asked to, before it is killed.
-const ENDS_WITHIN_SECS: u64 = 10;
-/// Time between two looks whether a program has ended.
-const STEP: Duration = Duration::from_millis(50);
 
 /// A program.
-#[derive(Debug)]
 pub struct Exec {
     program: PathBuf,
     argument: Option<String>,
-    /// The object that `begin` printed. A pipe takes it at once.
+    tell: Tell,
+    last: Option<String>,
+    /// The object that `begin` printed.
     answer: Vec<u8>,
+    point: Option<Point>,
 }
 
 impl Exec {
-    /// A program with an argument.
+    /// A program with an argument. What it complains is told.
     #[must_use]
-    pub fn new(program: PathBuf, argument: Option<String>) -> Self {
-        Self { program, argument, answer: Vec::new() }
+    pub(super) fn new(program: PathBuf, argument: Option<String>, tell: Tell) -> Self {
+        Self { program, argument, tell, last: None, answer: Vec::new(), point: None }
     }
 
-    /// Runs the program, and returns its answer. It may leave programs behind, which serve the disk.
     fn run(&self, words: &[&str], gives_up: &dyn Fn() -> bool) -> Result<Vec<u8>, String> {
-        let shown = format!("{} {}", self.program.display(), words.join(" "));
-        let cannot = |error: std::io::Error| format!("cannot run {shown}: {error}");
-        // No pipe: a program that it leaves behind would hold it.
-        let answer =
-            File::from(rustix::fs::memfd_create("answer", MemfdFlags::CLOEXEC).map_err(|errno| cannot(errno.into()))?);
-        let mut command = Command::new(&self.program);
-        command.args(&self.argument).args(words).stdin(Stdio::piped());
-        command.stdout(answer.try_clone().map_err(cannot)?);
-        // A signal of the terminal reaches the batch alone, which then lets go in order.
-        command.process_group(0);
-        let mut child = command.spawn().map_err(|error| format!("cannot start {shown}: {error}"))?;
-        // A program that does not read it closes the pipe.
-        let _ = child.stdin.take().map(|mut stdin| stdin.write_all(&self.answer));
-        let status = wait(&mut child, gives_up).map_err(cannot)?;
-        let status = status.ok_or_else(|| {
-            format!("{shown} was given up: it took an hour, the window is over, or the batch was interrupted")
-        })?;
-        if !status.success() {
-            return Err(format!("{shown} ended with {status}"));
-        }
-        let len_bytes = answer.metadata().map_err(cannot)?.len();
-        if len_bytes > ANSWER_BYTES_MAX {
-            return Err(format!("the answer of {shown} has more than {ANSWER_BYTES_MAX} bytes"));
-        }
-        // The place in the file is that of programs left behind, too.
-        let mut text = vec![0; len_bytes as usize];
-        answer.read_exact_at(&mut text, 0).map_err(cannot)?;
-        Ok(text)
-    }
-}
-
-/// Waits for the end of a program; `None` if it was ended, with all that it has started.
-fn wait(child: &mut Child, gives_up: &dyn Fn() -> bool) -> std::io::Result<Option<ExitStatus>> {
-    let (begun, mut asked) = (Instant::now(), None::<Instant>);
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(asked.is_none().then_some(status));
-        }
-        if asked.is_none() && (gives_up() || begun.elapsed().as_secs() > PROGRAM_SECS_MAX) {
-            asked = Some(Instant::now());
-            let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
-        }
-        if asked.is_some_and(|asked| asked.elapsed().as_secs() >= ENDS_WITHIN_SECS) {
-            let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
-        }
-        std::thread::sleep(STEP);
+        let words: Vec<&str> = self.argument.as_deref().into_iter().chain(words.iter().copied()).collect();
+        let program = Program::new(&self.program, &words).with_input(&self.answer);
+        program.with_answer_up_to(ANSWER_BYTES_MAX).with_complaints_told(&self.tell).run(gives_up)
     }
 }
 
 impl Driver for Exec {
-    fn begin(&mut self, last: &[Option<String>], gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
+    fn prepare(&mut self, last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        self.last = last.first().cloned().flatten().filter(|token| is_token(token));
         self.answer.clear();
+        Ok(())
+    }
+
+    fn begin(&mut self, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        let last = self.last.take();
         let mut words = vec!["begin"];
-        words.extend(last.first().and_then(Option::as_deref).filter(|token| is_token(token)));
+        words.extend(last.as_deref());
         let answer = self.run(&words, gives_up);
         let parsed = answer.and_then(|answer| {
             self.answer = answer;
@@ -116,10 +66,14 @@ impl Driver for Exec {
             let wrong = |why| format!("the answer of {} is not understood: {why}", self.program.display());
             point.check().map(|()| point).map_err(wrong)
         });
-        point.map(|point| vec![point]).inspect_err(|_| {
+        point.map(|point| self.point = Some(point)).inspect_err(|_| {
             // It may hold something.
             let _ = self.run(&["failed"], &|| false);
         })
+    }
+
+    fn points(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
+        Ok(self.point.take().into_iter().collect())
     }
 
     fn check(&mut self, _disk: usize, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
@@ -139,8 +93,14 @@ mod tests {
         let directory = tempfile::tempdir().expect("makes");
         let path = directory.path().join("program");
         std::fs::write(&path, text).expect("writes");
-        let exec = Exec::new("/bin/sh".into(), Some(path.display().to_string()));
+        let exec = Exec::new("/bin/sh".into(), Some(path.display().to_string()), Tell::new(|_| {}));
         (directory, exec)
+    }
+
+    fn begin(exec: &mut Exec, last: Option<&str>) -> Result<Vec<Point>, String> {
+        exec.prepare(&[last.map(str::to_owned)], &never)?;
+        exec.begin(&never)?;
+        exec.points(&never)
     }
 
     fn never() -> bool {
@@ -155,7 +115,7 @@ mod tests {
                 *) cat >"${0%/*}/$1" ;;
             esac"#,
         );
-        let points = exec.begin(&[Some("t1".to_owned())], &never).expect("begins, although something is left behind");
+        let points = begin(&mut exec, Some("t1")).expect("begins, although something is left behind");
         let expected = Point {
             source: "/dev/x".to_owned(),
             token: Some("t2".to_owned()),
@@ -169,7 +129,7 @@ mod tests {
         assert!(told.contains("\"token\":\"t2\""), "{told}");
         assert!(directory.path().join("check").exists() && !directory.path().join("failed").exists());
         // A token that the program did not make is no word for it.
-        let points = exec.begin(&[Some("-rf".to_owned())], &never).expect("begins");
+        let points = begin(&mut exec, Some("-rf")).expect("begins");
         assert_eq!(points.first().map(|point| &point.token_from), Some(&None));
     }
 
@@ -184,16 +144,16 @@ mod tests {
             ("echo '{\"source\":\"--live\"}'", "names no source"),
             ("echo '{\"source\":\"/x\",\"token\":\"a b\"}'", "a b"),
             ("echo '{\"source\":\"/x\",\"colour\":1}'", "colour"),
-            ("head -c 2000000 /dev/zero", "more than"),
+            ("yes | head -c 2000000", "32768 bytes at most"),
         ] {
             let (_directory, mut exec) = program(text);
-            let error = exec.begin(&[None], &never).expect_err(text);
+            let error = begin(&mut exec, None).expect_err(text);
             assert!(error.contains(why), "{text}: {error}");
         }
-        let error = Exec::new("/none/such".into(), None).begin(&[None], &never).expect_err("is not there");
+        let error = Exec::new("/none/such".into(), None, Tell::new(|_| {})).begin(&never).expect_err("is not there");
         assert!(error.contains("cannot start /none/such begin"), "{error}");
         let (_directory, mut exec) = program("case $1 in begin) exec sleep 20 ;; esac");
-        let error = exec.begin(&[None], &|| true).expect_err("takes too long");
+        let error = exec.begin(&|| true).expect_err("takes too long");
         assert!(error.contains("given up"), "{error}");
     }
 

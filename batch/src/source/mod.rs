@@ -4,20 +4,35 @@
 //! The order keeps a usable pair at any moment: the new checkpoint exists before the first byte is read, and the old one goes only when
 //! the version is durable. The state is in the pool alone: each version has the token of its checkpoint.
 
+mod agent;
 mod exec;
+mod lvm;
+mod names;
+mod program;
 mod qmp;
+mod rbd;
+mod server;
+mod snapshots;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::Deserialize;
 
-pub use exec::Exec;
+pub use agent::{Agent, Frozen};
+use exec::Exec;
+use lvm::Volume;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use qmp::Monitor;
-pub use qmp::{Qmp, QmpDisk};
+use qmp::{Qmp, QmpDisk};
+use rbd::Image;
+use snapshots::Snapshots;
+
+/// What a plan may name.
+const KINDS: &str = "file:, nbd:, qmp:, lvm-thin:, rbd: or exec:";
 
 /// A source, as a plan names it: `KIND:WHERE`, and words `key=value`.
 #[derive(Clone, PartialEq, Eq, Debug, Deserialize)]
@@ -41,6 +56,20 @@ pub enum Kind {
         node: String,
         /// Directory for what the guest overwrites while the disk is read.
         scratch: PathBuf,
+    },
+    /// `lvm-thin:VG/LV`: a thin volume of LVM.
+    LvmThin {
+        /// The group and the volume.
+        volume: String,
+    },
+    /// `rbd:POOL/IMAGE [user=NAME] [conf=FILE]`: an image of Ceph.
+    Rbd {
+        /// The pool, perhaps a namespace, and the image.
+        image: String,
+        /// Name of a client without `client.`.
+        user: Option<String>,
+        /// Configuration of the cluster.
+        conf: Option<String>,
     },
     /// `exec:PROGRAM [argument=WORD]`: a program that does all this for a hypervisor that is unknown here.
     Exec {
@@ -70,15 +99,17 @@ impl FromStr for Kind {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |why: String| format!("source {text:?} {why}");
         let Some((kind, rest)) = text.split_once(':') else {
-            return Err(wrong("names no kind: file:, nbd:, qmp: or exec:".to_owned()));
+            return Err(wrong(format!("names no kind: {KINDS}")));
         };
         let mut words = rest.split_whitespace();
         let place = words.next().ok_or_else(|| wrong("lacks a path or an address".to_owned()))?;
         let known: &[&str] = match kind {
             "file" | "nbd" => &[],
             "qmp" => &["node", "scratch"],
+            "lvm-thin" => &[],
+            "rbd" => &["user", "conf"],
             "exec" => &["argument"],
-            _ => return Err(wrong(format!("is of the kind {kind}, which is unknown: file:, nbd:, qmp: or exec:"))),
+            _ => return Err(wrong(format!("is of the kind {kind}, which is unknown: {KINDS}"))),
         };
         let mut values: Vec<(&str, &str)> = Vec::new();
         for word in words {
@@ -102,6 +133,14 @@ impl FromStr for Kind {
             ));
         }
         let value = |wanted: &str| values.iter().find(|(key, _)| *key == wanted).map(|(_, value)| *value);
+        if kind == "lvm-thin" && Volume::parse(place).is_none() {
+            return Err(wrong("names no volume: lvm-thin:VG/LV".to_owned()));
+        }
+        if kind == "rbd" && Image::parse(place, value("user"), value("conf")).is_none() {
+            return Err(wrong(
+                "names no image: rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE, without a snapshot".to_owned(),
+            ));
+        }
         Ok(match kind {
             "file" => Self::File { path: place.into() },
             "nbd" => Self::Nbd { address: place.to_owned() },
@@ -110,6 +149,11 @@ impl FromStr for Kind {
                 node: value("node").ok_or_else(|| wrong("lacks node=NAME".to_owned()))?.to_owned(),
                 scratch: value("scratch").ok_or_else(|| wrong("lacks scratch=DIRECTORY".to_owned()))?.into(),
             },
+            "lvm-thin" => Self::LvmThin { volume: place.to_owned() },
+            "rbd" => {
+                let [user, conf] = ["user", "conf"].map(|key| value(key).map(str::to_owned));
+                Self::Rbd { image: place.to_owned(), user, conf }
+            }
             _ => Self::Exec { program: place.into(), argument: value("argument").map(str::to_owned) },
         })
     }
@@ -121,8 +165,14 @@ impl Kind {
     pub fn monitor(&self) -> Option<&Path> {
         match self {
             Self::Qmp { socket, .. } => Some(socket),
-            Self::File { .. } | Self::Nbd { .. } | Self::Exec { .. } => None,
+            _ => None,
         }
+    }
+
+    /// Whether it tells what changed since the newest version.
+    #[must_use]
+    pub fn tells_changes(&self) -> bool {
+        !matches!(self, Self::File { .. } | Self::Nbd { .. })
     }
 }
 
@@ -132,6 +182,8 @@ impl fmt::Display for Kind {
             Self::File { path } => write!(formatter, "file:{}", path.display()),
             Self::Nbd { address } => write!(formatter, "nbd:{address}"),
             Self::Qmp { socket, node, .. } => write!(formatter, "qmp:{} node={node}", socket.display()),
+            Self::LvmThin { volume } => write!(formatter, "lvm-thin:{volume}"),
+            Self::Rbd { image, .. } => write!(formatter, "rbd:{image}"),
             Self::Exec { program, .. } => write!(formatter, "exec:{}", program.display()),
         }
     }
@@ -208,27 +260,26 @@ pub enum Verdict {
     Failed,
 }
 
-/// Brings the disks of one source to a point in time. They are used in this order: `begin`, `check` when the disk was read, `end`.
+/// Brings the disks of one source to a point in time. The methods are used in this order, `check` when the disk was read.
+///
+/// # Errors
+/// In words. Those of the first three concern all of the disks: then as much as possible is let go, and the next `prepare` removes the rest.
 pub trait Driver: Send {
-    /// Brings all of its disks to the same point in time. `last` has the token of each disk's newest version. `gives_up` tells that there
-    /// is no more time.
-    ///
-    /// # Errors
-    /// In words, for all of the disks. Then as much as possible is let go; the next `begin` removes the rest.
-    fn begin(&mut self, last: &[Option<String>], gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String>;
+    /// Removes leftovers. `last` has the token of each disk's newest version. `gives_up` tells that there is no more time.
+    fn prepare(&mut self, last: &[Option<String>], gives_up: &dyn Fn() -> bool) -> Result<(), String>;
 
-    /// Checks that a disk stood still until now.
-    ///
-    /// # Errors
-    /// Why it did not, in words. The version that was read from it gets no name.
+    /// Brings all of its disks to the same point in time. Guests may hold their changes meanwhile.
+    fn begin(&mut self, gives_up: &dyn Fn() -> bool) -> Result<(), String>;
+
+    /// Tells where each disk is read.
+    fn points(&mut self, gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String>;
+
+    /// Checks that a disk stood still until now. If it did not, the version that was read from it gets no name.
     fn check(&mut self, _disk: usize, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         Ok(())
     }
 
-    /// Lets go of a disk.
-    ///
-    /// # Errors
-    /// In words: something is left that somebody must look at. The version stays.
+    /// Lets go of a disk. An error tells that something is left that somebody must look at. The version stays.
     fn end(&mut self, disk: usize, verdict: Verdict) -> Result<(), String>;
 }
 
@@ -237,7 +288,15 @@ pub trait Driver: Send {
 pub struct Still(pub String);
 
 impl Driver for Still {
-    fn begin(&mut self, _last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
+    fn prepare(&mut self, _last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn begin(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn points(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
         let source = self.0.clone();
         let without_map = Some("its source tells no changes".to_owned());
         Ok(vec![Point { source, without_map, ..Point::default() }])
@@ -248,27 +307,57 @@ impl Driver for Still {
     }
 }
 
+/// Tells lines to the users, such as what a program complains.
+#[derive(Clone)]
+pub struct Tell(Arc<dyn Fn(&str) + Send + Sync>);
+
+impl Tell {
+    /// Tells in this way.
+    pub fn new(tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+
+    fn line(&self, line: &str) {
+        (self.0)(line);
+    }
+}
+
+/// A disk that a driver is to bring to a point in time.
+pub struct Wanted<'a> {
+    /// Where it is read.
+    pub source: &'a Kind,
+    /// Tells it apart from the same disk in other plans and pools, such as the path of its versions.
+    pub identity: String,
+    /// Where complaints about it go.
+    pub tell: Tell,
+}
+
 /// A driver, and the places of its disks in a list.
 pub type Driven = (Box<dyn Driver>, Vec<usize>);
 
-/// Returns the drivers of disks that are one point in time. Each disk has an identity, such as the path of its versions.
+/// Returns the drivers of disks that are one point in time.
 #[must_use]
-pub fn drivers(disks: &[(&Kind, &str)]) -> Vec<Driven> {
+pub fn drivers(disks: Vec<Wanted<'_>>) -> Vec<Driven> {
     let mut drivers: Vec<Driven> = Vec::new();
     // Disks of one qemu begin together.
     let mut monitors: BTreeMap<&Path, Vec<(usize, QmpDisk)>> = BTreeMap::new();
-    for (place, (kind, identity)) in disks.iter().enumerate() {
-        let driver: Box<dyn Driver> = match kind {
-            Kind::File { path } => Box::new(Still(path.display().to_string())),
-            Kind::Nbd { address } => Box::new(Still(address.clone())),
-            Kind::Exec { program, argument } => Box::new(Exec::new(program.clone(), argument.clone())),
+    for (place, Wanted { source, identity, tell }) in disks.into_iter().enumerate() {
+        let driver: Option<Box<dyn Driver>> = match source {
+            Kind::File { path } => Some(Box::new(Still(path.display().to_string()))),
+            Kind::Nbd { address } => Some(Box::new(Still(address.clone()))),
+            Kind::LvmThin { volume } => {
+                Volume::parse(volume).map(|volume| Box::new(Snapshots::new(volume, &identity)) as Box<dyn Driver>)
+            }
+            Kind::Rbd { image, user, conf } => Image::parse(image, user.as_deref(), conf.as_deref())
+                .map(|image| Box::new(Snapshots::new(image, &identity)) as Box<dyn Driver>),
+            Kind::Exec { program, argument } => Some(Box::new(Exec::new(program.clone(), argument.clone(), tell))),
             Kind::Qmp { socket, node, scratch } => {
-                let disk = QmpDisk { node: node.clone(), scratch: scratch.clone(), identity: (*identity).to_owned() };
+                let disk = QmpDisk { node: node.clone(), scratch: scratch.clone(), identity };
                 monitors.entry(socket).or_default().push((place, disk));
-                continue;
+                None
             }
         };
-        drivers.push((driver, vec![place]));
+        drivers.extend(driver.map(|driver| (driver, vec![place])));
     }
     drivers.extend(monitors.into_iter().map(|(socket, disks)| {
         let (places, disks) = disks.into_iter().unzip();

@@ -1,13 +1,13 @@
 //! Disks of a running qemu, by its monitor (QMP).
 //!
-//! 1. `begin`, as one transaction for all disks of the monitor: from now on qemu saves blocks that the guest overwrites into a scratch file
+//! 1. `prepare` makes scratch files. `begin` is one transaction for all disks of the monitor: from now on qemu saves blocks that the guest overwrites into a scratch file
 //!    (`blockdev-backup`, *fleecing*), so that the export shows this moment; a bitmap of the name `dedupfs-DISK-TOKEN` begins to record
 //!    writes for the next time; and the bitmap of the newest version's token is copied.
 //! 2. The disks are read over NBD, with that copy as the map of changes.
 //! 3. `check`: the job that saves still runs.
 //! 4. `end`: the export goes. If the version is durable the older bitmaps go, else the new one.
 //!
-//! So a crash at any time leaves the bitmap of the newest version, which goes on recording: the next `begin` removes the rest. Bitmaps
+//! So a crash at any time leaves the bitmap of the newest version, which goes on recording: the next `prepare` removes the rest. Bitmaps
 //! that are inconsistent, because qemu was killed, are removed, and all of the disk is read.
 
 mod monitor;
@@ -25,11 +25,9 @@ use serde_json::{Value, json};
 
 pub(crate) use self::monitor::Monitor;
 use self::node::Node;
-use self::scratch::{checksum, percent_encoded};
+use super::names::{OURS, checksum, new_token, percent_encoded};
 use super::{Driver, Point, Verdict};
 
-/// Beginning of all names that are ours.
-const OURS: &str = "dedupfs-";
 /// The copy of a bitmap that an export tells.
 const EXPORTED_BITMAP: &str = "dedupfs-told";
 /// Beginning of the names of nodes, jobs and exports. They are the same each time, so that the next run finds the leftovers of one that
@@ -74,13 +72,16 @@ struct Begun {
     token: String,
     /// The disks that are not let go.
     held: Vec<bool>,
-    /// The bitmaps of each disk that end when its version is durable.
-    older: Vec<Vec<String>>,
+    /// What is ready for `begin` and `points`.
+    prepared: Prepared,
 }
 
-/// The progress of `begin`.
-#[derive(Default)]
-struct Beginning {
+/// A transaction that is ready.
+#[derive(Debug, Default)]
+struct Prepared {
+    actions: Vec<Value>,
+    points: Vec<Point>,
+    /// The bitmaps of each disk that end when its version is durable.
     older: Vec<Vec<String>>,
     is_listening: bool,
 }
@@ -106,27 +107,27 @@ impl Qmp {
         self.scratch(0, "nbd").unwrap_or_default()
     }
 
-    /// Prepares the scratch files, and begins.
-    fn hold(
+    /// Makes the scratch files, and what the transaction consists of.
+    fn make_ready(
         &self,
         monitor: &mut Monitor,
         token: &str,
         last: &[Option<String>],
-        begun: &mut Beginning,
-    ) -> Result<Vec<Point>, String> {
+        prepared: &mut Prepared,
+    ) -> Result<(), String> {
         let listed = node::list(monitor)?;
         // Saving comes first: it holds the guest's writes until all of the transaction is done, and bitmaps alone do not.
-        let (mut saving, mut recording, mut points) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut saving, mut recording) = (Vec::new(), Vec::new());
         for (number, disk) in self.disks.iter().enumerate() {
             let known = Node::among(&listed, &disk.node)?;
             known.check_is_uppermost(&disk.node)?;
             node::check_has_device(monitor, &disk.node)?;
             let own = known.bitmaps.iter().filter(|bitmap| bitmap.name.starts_with(&disk.bitmaps()));
             let (stale, older): (Vec<_>, Vec<_>) = own.partition(|bitmap| bitmap.is_inconsistent);
-            begun.older.push(older.into_iter().map(|bitmap| bitmap.name.clone()).collect());
+            prepared.older.push(older.into_iter().map(|bitmap| bitmap.name.clone()).collect());
             let stale = stale.into_iter().map(|bitmap| bitmap.name.as_str()).chain([EXPORTED_BITMAP]);
             remove_bitmaps(monitor, &disk.node, stale)?;
-            self.prepare(monitor, number, disk, known.size_bytes)?;
+            self.make_scratch(monitor, number, disk, known.size_bytes)?;
             let last = last.get(number).and_then(Option::as_deref);
             let base = last.map(|token| known.base(&disk.bitmap(token)));
             let add = |data: Value| json!({ "type": "block-dirty-bitmap-add", "data": data });
@@ -154,24 +155,47 @@ impl Qmp {
             let hold = format!("{HOLDS}-{number}");
             let save = json!({ "job-id": hold, "device": node, "target": hold, "sync": "none" });
             saving.push(json!({ "type": "blockdev-backup", "data": save }));
-            points.push(point);
+            prepared.points.push(point);
         }
         let path = self.export_socket().display().to_string();
         monitor.ask("nbd-server-start", &json!({ "addr": { "type": "unix", "data": { "path": path } } }))?;
-        begun.is_listening = true;
+        prepared.is_listening = true;
         saving.extend(recording);
-        monitor.ask("transaction", &json!({ "actions": saving }))?;
-        for (number, point) in points.iter().enumerate() {
-            let (hold, name) = (format!("{HOLDS}-{number}"), format!("disk{number}"));
-            let bitmaps: &[&str] = if point.map.is_some() { &[EXPORTED_BITMAP] } else { &[] };
-            let export = json!({ "type": "nbd", "id": hold, "node-name": hold, "name": name, "bitmaps": bitmaps });
-            monitor.ask("block-export-add", &export)?;
+        prepared.actions = saving;
+        Ok(())
+    }
+
+    /// Lets go of all disks behind an error. The next `prepare` removes the rest.
+    fn let_go(&self, monitor: &mut Monitor, token: &str, is_listening: bool) {
+        for (number, disk) in self.disks.iter().enumerate() {
+            let _ = self.release(monitor, number);
+            let new = disk.bitmap(token);
+            let _ = remove_bitmaps(monitor, &disk.node, [EXPORTED_BITMAP, &new].into_iter());
         }
-        Ok(points)
+        if is_listening {
+            let _ = self.stop_listening(monitor);
+        }
+    }
+
+    /// Goes on with what is prepared. Behind an error all is let go.
+    fn go_on<T>(&mut self, step: impl FnOnce(&mut Monitor, &mut Prepared) -> Result<T, String>) -> Result<T, String> {
+        let mut begun = self.begun.take().ok_or("it is not prepared")?;
+        let done = step(&mut begun.monitor, &mut begun.prepared);
+        match &done {
+            Ok(_) => self.begun = Some(begun),
+            Err(_) => self.let_go(&mut begun.monitor, &begun.token, begun.prepared.is_listening),
+        }
+        done
     }
 
     /// Makes the scratch file of a disk, in front of its node.
-    fn prepare(&self, monitor: &mut Monitor, number: usize, disk: &QmpDisk, size_bytes: u64) -> Result<(), String> {
+    fn make_scratch(
+        &self,
+        monitor: &mut Monitor,
+        number: usize,
+        disk: &QmpDisk,
+        size_bytes: u64,
+    ) -> Result<(), String> {
         scratch::check(&disk.scratch, size_bytes)?;
         let hold = format!("{HOLDS}-{number}");
         let file = format!("{hold}-file");
@@ -252,30 +276,33 @@ fn remove_bitmaps<'a>(monitor: &mut Monitor, node: &str, names: impl Iterator<It
 }
 
 impl Driver for Qmp {
-    fn begin(&mut self, last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
+    fn prepare(&mut self, last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         let token = new_token()?;
         let mut monitor = Monitor::connect(&self.socket)?;
         self.release_leftovers(&mut monitor)?;
-        let mut begun = Beginning::default();
-        match self.hold(&mut monitor, &token, last, &mut begun) {
-            Ok(points) => {
-                let (held, older) = (vec![true; self.disks.len()], begun.older);
-                self.begun = Some(Begun { monitor, token, held, older });
-                Ok(points)
-            }
-            Err(why) => {
-                // The next begin removes the rest.
-                for (number, disk) in self.disks.iter().enumerate() {
-                    let _ = self.release(&mut monitor, number);
-                    let new = disk.bitmap(&token);
-                    let _ = remove_bitmaps(&mut monitor, &disk.node, [EXPORTED_BITMAP, &new].into_iter());
-                }
-                if begun.is_listening {
-                    let _ = self.stop_listening(&mut monitor);
-                }
-                Err(why)
-            }
+        let mut prepared = Prepared::default();
+        if let Err(why) = self.make_ready(&mut monitor, &token, last, &mut prepared) {
+            self.let_go(&mut monitor, &token, prepared.is_listening);
+            return Err(why);
         }
+        self.begun = Some(Begun { monitor, token, held: vec![true; self.disks.len()], prepared });
+        Ok(())
+    }
+
+    fn begin(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        self.go_on(|monitor, prepared| monitor.ask("transaction", &json!({ "actions": prepared.actions })).map(drop))
+    }
+
+    fn points(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
+        self.go_on(|monitor, prepared| {
+            for (number, point) in prepared.points.iter().enumerate() {
+                let (hold, name) = (format!("{HOLDS}-{number}"), format!("disk{number}"));
+                let bitmaps: &[&str] = if point.map.is_some() { &[EXPORTED_BITMAP] } else { &[] };
+                let export = json!({ "type": "nbd", "id": hold, "node-name": hold, "name": name, "bitmaps": bitmaps });
+                monitor.ask("block-export-add", &export)?;
+            }
+            Ok(std::mem::take(&mut prepared.points))
+        })
     }
 
     fn check(&mut self, disk: usize, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
@@ -294,7 +321,7 @@ impl Driver for Qmp {
         let monitor = &mut begun.monitor;
         let released = self.release(monitor, disk);
         let new = ended.bitmap(&begun.token);
-        let older = begun.older.get(disk).into_iter().flatten().map(String::as_str);
+        let older = begun.prepared.older.get(disk).into_iter().flatten().map(String::as_str);
         let removed = match verdict {
             Verdict::Stored => remove_bitmaps(monitor, &ended.node, [EXPORTED_BITMAP].into_iter().chain(older)),
             Verdict::Failed => remove_bitmaps(monitor, &ended.node, [EXPORTED_BITMAP, new.as_str()].into_iter()),
@@ -309,14 +336,4 @@ impl Driver for Qmp {
         };
         released.and(removed).and(stopped)
     }
-}
-
-/// Returns the name of this moment: its time in UTC, and some chance.
-fn new_token() -> Result<String, String> {
-    let mut chance = [0_u8; 4];
-    let file = std::fs::File::open("/dev/urandom");
-    let read = file.and_then(|mut file| std::io::Read::read_exact(&mut file, &mut chance));
-    read.map_err(|error| format!("cannot read random bytes: {error}"))?;
-    let now = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%S%3f");
-    Ok(format!("{now}-{:08x}", u32::from_be_bytes(chance)))
 }

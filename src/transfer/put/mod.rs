@@ -162,7 +162,7 @@ pub(crate) fn put(
 ) -> Result<TransferReport> {
     check_name(name)?;
     let c_name = disk::c_name(name).ok_or(EngineError::Invalid("a name with a zero byte"))?;
-    let tally = Tally::new(progress);
+    let tally = Tally::new(progress).with_rate(options.bytes_per_sec);
     let is_made = AtomicBool::new(false);
     let hidden = service.hide(into)?;
     // Dropped before the kernel can see into the directory.

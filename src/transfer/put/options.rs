@@ -1,5 +1,7 @@
 //! The options of a put: which parts of a tree are copied, and for which user.
 
+use std::num::NonZeroU64;
+
 use dedupfs_service::Ino;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +19,9 @@ pub struct PutOptions {
     pub leaves_out_directories: Vec<(u64, u64)>,
     /// The user that copies, if it is not the superuser.
     pub owner: Option<Owner>,
+    /// Bytes a second that are read at most.
+    #[serde(default)]
+    pub bytes_per_sec: Option<NonZeroU64>,
     /// Make a version, not a live tree.
     #[serde(default)]
     pub version: Option<VersionOptions>,

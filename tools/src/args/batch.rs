@@ -8,7 +8,7 @@ use crate::exit;
 
 /// Backs up the disks of a plan, one version of each: `dedupfs batch /etc/dedupfs/nightly.toml`.
 ///
-/// Each disk is brought to a point in time, read as `dedupfs put --changed` does, and let go. A disk that fails is tried again at once, as
+/// Each disk is brought to a point in time, read as `dedupfs put --changed` does, and let go. A disk that fails is tried again, as
 /// often as the plan says, and does not stop the others. The state is in the pool alone: the newest version of a disk tells from which checkpoint its changes count.
 /// The guide has the form of a plan.
 #[derive(Args, Debug)]

@@ -17,6 +17,7 @@ mod unit;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
+use std::time::Instant;
 
 use dedupfs::Progress as _;
 use dedupfs_batch::plan::Plan;
@@ -50,9 +51,10 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     // From here on a signal ends the disks that are read, and no other is begun.
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
+    let begun = Instant::now();
     let disks = night::run(&plan, &states, &order, args.now, &progress);
     bars.finish();
-    let report = BatchReport::new(disks);
+    let report = BatchReport::new(disks, begun.elapsed());
     exit::print_message(args.json, "batch", &report, report::batch)?;
     Ok(if report.is_complete() { exit::OK } else { exit::PARTLY })
 }

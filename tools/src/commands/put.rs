@@ -176,6 +176,7 @@ fn copy(
         leaves_out_device: Some(place.device),
         leaves_out_directories: inside::roots(&place.pool),
         owner: owner()?,
+        bytes_per_sec: args.rate,
         version,
     };
     let asks_for_version = options.version.is_some();

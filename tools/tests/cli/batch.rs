@@ -36,7 +36,10 @@ impl Night {
 
     /// Runs a plan with one host, these lines at its top, and these disks: name, source, and further lines.
     fn run(&self, top: &str, disks: &[(&str, &str, &str)], options: &[&str]) -> Ran {
-        let mut plan = format!("pool = {:?}\n{top}\n[[host]]\nname = \"kvm1\"\nreaders = 2\n", self.site.mnt);
+        let mut plan = format!(
+            "pool = {:?}\nretry_after = \"0s\"\n{top}\n[[host]]\nname = \"kvm1\"\nreaders = 2\n",
+            self.site.mnt
+        );
         for (name, source, more) in disks {
             plan += &format!("[[disk]]\nname = {name:?}\nhost = \"kvm1\"\nsource = {source:?}\n{more}\n");
         }

@@ -11,5 +11,6 @@ mod messages;
 mod mounts;
 mod site;
 mod sources;
+mod stores;
 mod versions;
 mod waiting;

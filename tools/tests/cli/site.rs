@@ -39,7 +39,11 @@ impl Ran {
 
 pub fn run<S: AsRef<std::ffi::OsStr>>(program: &str, args: &[S]) -> Ran {
     let mut command = Command::new(program);
-    command.args(args).stdin(Stdio::null());
+    output_of(command.args(args).stdin(Stdio::null()))
+}
+
+/// Runs a command to its end.
+pub fn output_of(command: &mut Command) -> Ran {
     let line = format!("{command:?}");
     let Output { status, stdout, stderr } = command.output().unwrap();
     Ran {

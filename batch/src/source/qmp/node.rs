@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::OURS;
 use super::monitor::Monitor;
+use crate::source::names::OURS;
 
 /// A block node.
 pub(super) struct Node {

@@ -1,6 +1,5 @@
 //! Directories for scratch files: qemu saves there what the guest overwrites while a disk is read.
 
-use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
@@ -26,16 +25,4 @@ pub(super) fn check(directory: &Path, size_bytes: u64) -> Result<(), String> {
              because writes of the guest fail when it is full"
         )),
     }
-}
-
-/// Returns a number that tells machines, or disks, apart (FNV-1a).
-pub(super) fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xCBF2_9CE4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3))
-}
-
-/// Encodes a path for the address of an export.
-pub(super) fn percent_encoded(path: &Path) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/-_.".contains(&byte);
-    let encoded = |byte: &u8| if plain(*byte) { char::from(*byte).to_string() } else { format!("%{byte:02X}") };
-    path.as_os_str().as_bytes().iter().map(encoded).collect()
 }

@@ -47,6 +47,13 @@ fn read(point: &Point) -> (Vec<u8>, Vec<(u64, u64)>) {
     (content, dirty.unwrap_or_default())
 }
 
+/// Begins a backup of all disks.
+fn begin(driver: &mut Qmp, last: &[Option<String>]) -> Result<Vec<Point>, String> {
+    driver.prepare(last, &never)?;
+    driver.begin(&never)?;
+    driver.points(&never)
+}
+
 const UNIT: u64 = 64 << 10;
 
 fn never() -> bool {
@@ -58,7 +65,7 @@ fn a_disk_of_a_running_machine_stands_still_and_tells_what_changed() {
     let Some(machine) = Machine::if_qemu("qcow2") else { return };
     machine.write(1, 0, 4 << 20);
     let mut driver = self::driver(&machine);
-    let first = driver.begin(&[None], &never).expect("begins").remove(0);
+    let first = begin(&mut driver, &[None]).expect("begins").remove(0);
     assert!(first.map.is_none() && first.without_map.is_none());
     let token = first.token.clone();
     // Written behind the point in time.
@@ -71,7 +78,7 @@ fn a_disk_of_a_running_machine_stands_still_and_tells_what_changed() {
     assert_eq!(leftovers(&machine), [name(&token)]);
 
     machine.write(2, 8 << 20, UNIT);
-    let second = driver.begin(from_ref(&token), &never).expect("begins").remove(0);
+    let second = begin(&mut driver, from_ref(&token)).expect("begins").remove(0);
     assert_eq!((&second.token_from, second.dirty_bytes), (&token, Some(2 * UNIT)));
     let (content, dirty) = read(&second);
     assert_eq!(dirty, [(UNIT, 2 * UNIT), (8 << 20, (8 << 20) + UNIT)]);
@@ -82,9 +89,9 @@ fn a_disk_of_a_running_machine_stands_still_and_tells_what_changed() {
     assert_eq!(leftovers(&machine), [name(&token)]);
 
     // A run that is killed leaves all of it, and the next one lets go.
-    let killed = self::driver(&machine).begin(from_ref(&token), &never).expect("begins").remove(0);
+    let killed = begin(&mut self::driver(&machine), from_ref(&token)).expect("begins").remove(0);
     assert!(killed.map.is_some());
-    let third = driver.begin(from_ref(&token), &never).expect("begins").remove(0);
+    let third = begin(&mut driver, from_ref(&token)).expect("begins").remove(0);
     let (content, dirty) = read(&third);
     assert_eq!(dirty.last(), Some(&(12 << 20, (12 << 20) + UNIT)));
     assert_eq!((dirty.len(), content[12 << 20]), (3, 3));
@@ -98,16 +105,16 @@ fn bitmaps_that_a_killed_machine_leaves_cost_a_full_read() {
     let Some(mut machine) = Machine::if_qemu("qcow2") else { return };
     machine.write(1, 0, UNIT);
     let mut driver = self::driver(&machine);
-    let first = driver.begin(&[None], &never).expect("begins").remove(0);
+    let first = begin(&mut driver, &[None]).expect("begins").remove(0);
     driver.end(0, Verdict::Stored).expect("ends");
     // The bitmap is in the file now.
     machine.quit_and_start();
-    let kept = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
+    let kept = begin(&mut driver, from_ref(&first.token)).expect("begins").remove(0);
     assert!(kept.map.is_some(), "{:?}", kept.without_map);
     driver.end(0, Verdict::Failed).expect("ends");
     machine.write(1, 0, UNIT);
     machine.kill_and_start();
-    let again = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
+    let again = begin(&mut driver, from_ref(&first.token)).expect("begins").remove(0);
     assert!(again.map.is_none() && again.token_from.is_none());
     let why = again.without_map.clone().expect("is told");
     assert!(why.contains("inconsistent"), "{why}");
@@ -122,15 +129,15 @@ fn a_machine_that_is_killed_between_checkpoint_and_reading_fails_and_is_read_as_
     let Some(mut machine) = Machine::if_qemu("qcow2") else { return };
     machine.write(1, 0, UNIT);
     let mut driver = self::driver(&machine);
-    let first = driver.begin(&[None], &never).expect("begins").remove(0);
+    let first = begin(&mut driver, &[None]).expect("begins").remove(0);
     driver.end(0, Verdict::Stored).expect("ends");
     machine.write(2, 0, UNIT);
-    let second = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
+    let second = begin(&mut driver, from_ref(&first.token)).expect("begins").remove(0);
     machine.kill_and_start();
     let address = Address::parse(&second.source).expect("is an address");
     assert!(dedupfs_nbd::connect(&address, &[], &|| true).is_err());
     assert!(driver.check(0, &never).is_err() && driver.end(0, Verdict::Failed).is_err());
-    let third = driver.begin(from_ref(&first.token), &never).expect("begins").remove(0);
+    let third = begin(&mut driver, from_ref(&first.token)).expect("begins").remove(0);
     assert!(third.map.is_none() && third.without_map.is_some());
     assert_eq!(read(&third).0[0], 2);
     driver.end(0, Verdict::Stored).expect("ends");
@@ -139,26 +146,26 @@ fn a_machine_that_is_killed_between_checkpoint_and_reading_fails_and_is_read_as_
 
 #[test]
 fn a_monitor_that_cannot_be_used_is_named() {
-    let error = Qmp::new(PathBuf::from("/none/qmp"), vec![disk("drive0", Path::new("/tmp"))]).begin(&[None], &never);
+    let error = begin(&mut Qmp::new(PathBuf::from("/none/qmp"), vec![disk("drive0", Path::new("/tmp"))]), &[None]);
     assert!(error.expect_err("is not there").contains("cannot connect to the monitor /none/qmp"));
     let Some(machine) = Machine::if_qemu("raw") else { return };
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(machine.directory(), open).expect("opens");
-    let error = self::driver(&machine).begin(&[None], &never).expect_err("others could read it");
+    let error = begin(&mut self::driver(&machine), &[None]).expect_err("others could read it");
     assert!(error.contains("mode 0700"), "{error}");
     let closed = std::os::unix::fs::PermissionsExt::from_mode(0o700);
     std::fs::set_permissions(machine.directory(), closed).expect("closes");
     let mut driver = Qmp::new(machine.monitor(), vec![disk("none", machine.directory())]);
-    assert!(driver.begin(&[None], &never).expect_err("is not there").contains("no block node none"));
+    assert!(begin(&mut driver, &[None]).expect_err("is not there").contains("no block node none"));
     let mut driver = Qmp::new(machine.monitor(), vec![disk("drive0", Path::new("/none/such"))]);
-    let error = driver.begin(&[None], &never).expect_err("has no room");
+    let error = begin(&mut driver, &[None]).expect_err("has no room");
     assert!(error.contains("/none/such"), "{error}");
     assert_eq!(leftovers(&machine), [""; 0]);
     // A raw disk: its bitmap lives as long as qemu.
     let mut driver = self::driver(&machine);
-    let first = driver.begin(&[None], &never).expect("begins").remove(0);
+    let first = begin(&mut driver, &[None]).expect("begins").remove(0);
     driver.end(0, Verdict::Stored).expect("ends");
-    let second = driver.begin(&[first.token], &never).expect("begins").remove(0);
+    let second = begin(&mut driver, &[first.token]).expect("begins").remove(0);
     assert!(second.map.is_some());
     driver.end(0, Verdict::Stored).expect("ends");
 }

@@ -134,7 +134,7 @@ pub(crate) fn put_version(
     dedupfs_sync::entropy::fill(&mut seed)
         .map_err(|error| StoreError::from_io("get", "random bytes", error))
         .map_err(EngineError::from)?;
-    let tally = Tally::new(progress);
+    let tally = Tally::new(progress).with_rate(options.bytes_per_sec);
     let put = VersionPut {
         core,
         new_content: scope::context(core, service, &tally, (into, base)),

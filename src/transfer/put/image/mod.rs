@@ -18,6 +18,7 @@ mod source;
 mod tests;
 
 use std::ffi::OsStr;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
@@ -90,6 +91,9 @@ pub struct ImageOptions {
     pub without_map: Option<String>,
     /// How much is compared with the source of the content that the map calls unchanged, or zeros.
     pub verify: VerifyImage,
+    /// Bytes a second that are read at most.
+    #[serde(default)]
+    pub bytes_per_sec: Option<NonZeroU64>,
     /// The user that puts it, if it is not the superuser.
     pub owner: Option<Owner>,
 }
@@ -161,7 +165,7 @@ pub(crate) fn put_image(
     let _hidden = has_mark.then(|| service.hide(into)).transpose()?;
     let stored_before = core.dedup.stats().bytes_stored;
     let threads = dedupfs_sync::thread::available_parallelism().map_or(2, std::num::NonZero::get).min(THREADS_MAX);
-    let tally = Tally::new(progress);
+    let tally = Tally::new(progress).with_rate(options.bytes_per_sec);
     let path = PathBuf::from(OsStr::from_bytes(&options.origin.source));
     let source = Source::open((source, options.export.as_ref(), path), (core, service), &tally)?;
     // Held until the version is named, so that what it shares stays.

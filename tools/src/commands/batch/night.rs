@@ -1,6 +1,7 @@
 //! A night: the readers of each host take one unit after the other.
 
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use dedupfs::Progress;
 use dedupfs_batch::plan::{AtEnd, Plan};
@@ -11,6 +12,9 @@ use super::disk::State;
 use super::order::Order;
 use super::report::{DiskReport, Outcome};
 use super::unit;
+
+/// Time between two looks whether the batch goes on.
+const STEP: Duration = Duration::from_millis(100);
 
 /// The limits of a batch: its window, and signals.
 pub(super) struct Limits<'a> {
@@ -28,6 +32,18 @@ impl Limits<'_> {
         let window = self.plan.window.as_ref().filter(|_| !self.ignores_window)?;
         let is_outside = !window.has(jiff::Zoned::now().time());
         is_outside.then(|| format!("the time is outside of the window {window}: --now begins disks at any time"))
+    }
+
+    /// Waits, unless no further disk may be begun. Returns whether one may.
+    pub(super) fn wait(&self, time: Duration) -> bool {
+        let begun = Instant::now();
+        while self.reason_to_begin_none().is_none() {
+            match time.checked_sub(begun.elapsed()) {
+                Some(left) if !left.is_zero() => std::thread::sleep(left.min(STEP)),
+                _ => return true,
+            }
+        }
+        false
     }
 
     /// Whether a disk that is read is to be given up.

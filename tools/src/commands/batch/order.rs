@@ -56,7 +56,7 @@ pub(super) fn of(plan: &Plan, states: &[State], ignores_window: bool) -> Order {
     let readers: Vec<usize> = plan.hosts.iter().map(|host| host.readers).collect();
     let secs = |job: &Job| {
         // Its readers share the rate of a host.
-        let rate = plan.hosts.get(job.host).map_or(1.0, |host| host.assumed_rate as f64 / host.readers as f64);
+        let rate = plan.hosts.get(job.host).map_or(1.0, |host| host.expected_rate() as f64 / host.readers as f64);
         job.bytes as f64 / rate
     };
     let timetable = timetable(&jobs, &readers, plan.order, &secs);
@@ -77,8 +77,7 @@ pub(super) fn estimate(plan: &Plan, state: &State, disk: &Disk) -> Estimate {
     };
     let known_bytes = of_file().or(state.newest.as_ref().map(|newest| newest.size_bytes));
     let size_bytes = known_bytes.unwrap_or(UNKNOWN_BYTES);
-    let tells_changes = matches!(disk.source, Kind::Qmp { .. } | Kind::Exec { .. });
-    let reads_part = tells_changes && state.newest.is_some() && !state.needs_full_verify(plan);
+    let reads_part = disk.source.tells_changes() && state.newest.is_some() && !state.needs_full_verify(plan);
     let bytes = if reads_part { size_bytes / 100 * CHANGED_PERCENT } else { size_bytes };
     Estimate { bytes, is_size_known: known_bytes.is_some() }
 }

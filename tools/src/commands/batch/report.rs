@@ -1,6 +1,7 @@
 //! Reports: the outcome of each disk, and the times that a plan would have.
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use dedupfs_batch::plan::{AtEnd, Plan};
 use dedupfs_batch::schedule::lists::Policy;
@@ -42,6 +43,8 @@ pub(super) struct DiskReport {
     pub(super) full_because: Option<String>,
     /// How long it was held at its point in time.
     pub(super) held_ms: u64,
+    /// Names of the old versions that the rules of the plan removed.
+    pub(super) pruned: Vec<String>,
     pub(super) problems: Vec<String>,
     /// Those of them that an attempt that succeeds does not mend.
     #[serde(skip)]
@@ -68,6 +71,7 @@ impl DiskReport {
             new_bytes: 0,
             full_because: None,
             held_ms: 0,
+            pruned: Vec::new(),
             problems: problem.into_iter().collect(),
             left: Vec::new(),
         }
@@ -84,10 +88,11 @@ pub(super) struct BatchReport {
     size_bytes: u64,
     read_bytes: u64,
     new_bytes: u64,
+    elapsed_ms: u64,
 }
 
 impl BatchReport {
-    pub(super) fn new(disks: Vec<DiskReport>) -> Self {
+    pub(super) fn new(disks: Vec<DiskReport>, elapsed: Duration) -> Self {
         let count = |outcome: Outcome| disks.iter().filter(|disk| disk.outcome == outcome).count();
         let sum = |of: fn(&DiskReport) -> u64| disks.iter().map(of).sum();
         Self {
@@ -97,6 +102,7 @@ impl BatchReport {
             size_bytes: sum(|disk| disk.size_bytes),
             read_bytes: sum(|disk| disk.read_bytes),
             new_bytes: sum(|disk| disk.new_bytes),
+            elapsed_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
             disks,
         }
     }
@@ -114,13 +120,17 @@ pub(super) fn batch(report: &BatchReport) -> String {
         let _ = match (disk.outcome, &disk.version) {
             (Outcome::Stored, Some(version)) => writeln!(
                 text,
-                "{}: {version}, read {} of {}, compared {}, new {}, held for {}{}",
+                "{}: {version}, read {} of {}, compared {}, new {}, held for {}{}{}",
                 disk.name,
                 show(disk.read_bytes),
                 show(disk.size_bytes),
                 show(disk.verified_bytes),
                 show(disk.new_bytes),
                 duration::show(disk.held_ms),
+                match disk.pruned.len() {
+                    0 => String::new(),
+                    count => format!(", {count} old version{} removed", plural(count as u64)),
+                },
                 disk.full_because.as_ref().map_or_else(String::new, |why| format!("; read everything: {why}"))
             ),
             (Outcome::NotBegun, _) => writeln!(text, "{}: NOT BEGUN", disk.name),
@@ -132,14 +142,15 @@ pub(super) fn batch(report: &BatchReport) -> String {
             let _ = writeln!(text, "  {problem}");
         }
     }
-    let BatchReport { stored, failed, not_begun, size_bytes, read_bytes, new_bytes, .. } = report;
+    let BatchReport { stored, failed, not_begun, size_bytes, read_bytes, new_bytes, elapsed_ms, .. } = report;
     let _ = writeln!(
         text,
-        "{stored} disk{} stored, {failed} failed, {not_begun} not begun; read {} of {}, new {}",
+        "{stored} disk{} stored, {failed} failed, {not_begun} not begun; read {} of {}, new {}, in {}",
         plural(*stored as u64),
         show(*read_bytes),
         show(*size_bytes),
-        show(*new_bytes)
+        show(*new_bytes),
+        duration::show(*elapsed_ms)
     );
     text
 }

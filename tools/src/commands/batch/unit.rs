@@ -1,10 +1,11 @@
 //! A unit: disks that are one point in time, mostly one.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::time::{Duration, Instant};
 
-use dedupfs_batch::plan::Plan;
-use dedupfs_batch::source::{Driver, Kind, Point, Verdict, drivers};
+use dedupfs_batch::plan::{Host, Plan};
+use dedupfs_batch::source::{Agent, Driver, Frozen, Point, Tell, Verdict, Wanted, drivers};
 use serde_json::Value;
 
 use super::child;
@@ -29,11 +30,11 @@ pub(super) fn run(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Di
         let is_open =
             |report: &Option<DiskReport>| report.as_ref().is_none_or(|report| report.outcome == Outcome::Failed);
         let open: Vec<usize> = (0..states.len()).filter(|place| reports.get(*place).is_some_and(is_open)).collect();
-        if open.is_empty() || (attempt > 1 && limits.reason_to_begin_none().is_some()) {
+        if open.is_empty() || (attempt > 1 && !limits.wait(plan.retry_after())) {
             break;
         }
         let own: Vec<&State> = open.iter().filter_map(|place| states.get(*place).copied()).collect();
-        for (place, mut report) in open.into_iter().zip(attempt_once(plan, &own, limits)) {
+        for (place, mut report) in open.into_iter().zip(attempt_once(plan, &own, limits, attempt)) {
             report.attempts = attempt;
             let Some(slot) = reports.get_mut(place) else { continue };
             let left = slot.take().map(|former| former.left).unwrap_or_default();
@@ -59,32 +60,45 @@ struct Held {
     points: Vec<Point>,
 }
 
-fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<DiskReport> {
+fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>, attempt: u32) -> Vec<DiskReport> {
     let begun = Instant::now();
     let mut reports: Vec<DiskReport> =
         states.iter().map(|state| DiskReport::new(plan, state, Outcome::Failed, None)).collect();
     let fail = |reports: &mut Vec<DiskReport>, place: usize, why: String| {
         if let Some(report) = reports.get_mut(place) {
-            exit::tell(&format!("{}: {why}\n", report.name));
+            tell(plan, &report.name, attempt, &why);
             report.problems.push(why);
         }
     };
-    let paths: Vec<String> = states.iter().map(|state| state.directory.display().to_string()).collect();
-    let disks: Vec<(&Kind, &str)> = states
-        .iter()
-        .zip(&paths)
-        .filter_map(|(state, path)| Some((&state.disk(plan)?.source, path.as_str())))
-        .collect();
-    let mut held = Vec::new();
+    let disks = states.iter().filter_map(|state| {
+        let disk = state.disk(plan)?;
+        let name = disk.name.clone();
+        let tell = Tell::new(move |line| exit::tell(&format!("{name}: {line}\n")));
+        Some(Wanted { source: &disk.source, identity: state.directory.display().to_string(), tell })
+    });
+    let mut prepared = Vec::new();
+    for (mut driver, places) in drivers(disks.collect()) {
+        let newest = |place: &usize| states.get(*place).and_then(|state| state.newest.as_ref());
+        let last: Vec<Option<String>> =
+            places.iter().map(|place| newest(place).and_then(|newest| newest.token.clone())).collect();
+        match driver.prepare(&last, &|| limits.gives_up()) {
+            Ok(()) => prepared.push((driver, places)),
+            Err(why) => places.iter().for_each(|place| fail(&mut reports, *place, why.clone())),
+        }
+    }
     // All of a group stand still before the first one is read.
-    for (mut driver, places) in drivers(&disks) {
-        let last: Vec<Option<String>> = places
-            .iter()
-            .map(|place| {
-                states.get(*place).and_then(|state| state.newest.as_ref()).and_then(|newest| newest.token.clone())
-            })
-            .collect();
-        match driver.begin(&last, &|| limits.gives_up()) {
+    let mut begun_drivers = Vec::new();
+    let frozen = freeze(plan, states, &mut reports, attempt);
+    for (mut driver, places) in prepared {
+        match driver.begin(&|| limits.gives_up()) {
+            Ok(()) => begun_drivers.push((driver, places)),
+            Err(why) => places.iter().for_each(|place| fail(&mut reports, *place, why.clone())),
+        }
+    }
+    thaw(plan, states, frozen, &mut reports, attempt);
+    let mut held = Vec::new();
+    for (mut driver, places) in begun_drivers {
+        match driver.points(&|| limits.gives_up()) {
             Ok(points) => held.push(Held { driver, places, points }),
             Err(why) => places.iter().for_each(|place| fail(&mut reports, *place, why.clone())),
         }
@@ -106,7 +120,7 @@ fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Disk
             report.outcome = if is_stored { Outcome::Stored } else { Outcome::Failed };
             report.held_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             let ended = driver.end(disk, verdict);
-            let pruned = if is_stored { prune(plan, state) } else { Ok(()) };
+            let pruned = if is_stored { prune(plan, state, &mut report.pruned) } else { Ok(()) };
             // Somebody must look at it, also if the next attempt succeeds.
             report.left.extend(ended.clone().err());
             for why in [untold, ended, pruned].into_iter().filter_map(Result::err) {
@@ -115,6 +129,51 @@ fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Disk
         }
     }
     reports
+}
+
+/// Tells a failure; the report has the last ones again.
+fn tell(plan: &Plan, name: &str, attempt: u32, why: &str) {
+    exit::tell(&format!("{name}: attempt {attempt} of {}: {why}\n", plan.retries.saturating_add(1)));
+}
+
+/// Lets the guests of a unit hold their changes. A guest that does not is as after a power cut, which is told.
+fn freeze<'a>(plan: &'a Plan, states: &[&State], reports: &mut [DiskReport], attempt: u32) -> Vec<(&'a Agent, Frozen)> {
+    let agents: BTreeSet<&Agent> = states.iter().filter_map(|state| state.disk(plan)?.quiesce.as_ref()).collect();
+    let mut frozen = Vec::new();
+    for agent in agents {
+        match agent.freeze() {
+            Ok(guest) => frozen.push((agent, guest)),
+            Err(why) => note_of_guest(
+                plan,
+                states,
+                agent,
+                reports,
+                attempt,
+                &format!("not quiesced, so it is as after a power cut: {why}"),
+            ),
+        }
+    }
+    frozen
+}
+
+fn thaw(plan: &Plan, states: &[&State], frozen: Vec<(&Agent, Frozen)>, reports: &mut [DiskReport], attempt: u32) {
+    for (agent, guest) in frozen {
+        if let Err(why) = guest.thaw() {
+            note_of_guest(plan, states, agent, reports, attempt, &why);
+        }
+    }
+}
+
+/// Notes a problem with all disks of a guest.
+fn note_of_guest(plan: &Plan, states: &[&State], agent: &Agent, reports: &mut [DiskReport], attempt: u32, why: &str) {
+    for (state, report) in states.iter().zip(reports) {
+        if state.disk(plan).is_some_and(|disk| disk.quiesce.as_ref() == Some(agent)) {
+            tell(plan, &report.name, attempt, why);
+            report.problems.push(why.to_owned());
+            // Somebody must look at it, also if the next attempt succeeds.
+            report.left.push(why.to_owned());
+        }
+    }
 }
 
 /// Why a disk was not put.
@@ -142,7 +201,10 @@ fn put(
     let name = free_name(state);
     let version = state.directory.join(&name).display().to_string();
     let verify = if state.needs_full_verify(plan) { Some("full") } else { plan.verify.as_deref() };
+    let host = state.disk(plan).and_then(|disk| plan.hosts.get(plan.host(&disk.host)?));
+    let rate = host.and_then(Host::rate_of_reader).map(|rate| rate.to_string());
     let options = [
+        ("--rate", rate.as_deref()),
         ("--verify", verify),
         ("--changed", point.map.as_deref()),
         ("--token-from", point.token_from.as_deref().filter(|_| point.map.is_some())),
@@ -204,12 +266,16 @@ fn free_name(state: &State) -> String {
     }
 }
 
-fn prune(plan: &Plan, state: &State) -> Result<(), String> {
+/// Removes the versions that no rule keeps, and notes their names.
+fn prune(plan: &Plan, state: &State, removed: &mut Vec<String>) -> Result<(), String> {
     let Some(keep) = plan.keep else { return Ok(()) };
     let mut words = vec!["prune".to_owned(), state.directory.display().to_string()];
     words.extend(keep.options());
     let name = state.disk(plan).map_or("", |disk| &disk.name);
     let ended = child::run(name, &words, &|| false, &mut || false)?;
+    let versions = ended.result["versions"].as_array().into_iter().flatten();
+    let names = versions.filter(|version| version["removed"] == true).filter_map(|version| version["name"].as_str());
+    removed.extend(names.map(str::to_owned));
     match ended.code {
         Some(exit::OK) => Ok(()),
         _ => Err(format!("old versions were not removed: {}", ended.message())),

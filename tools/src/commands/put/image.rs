@@ -45,6 +45,7 @@ pub(super) fn run(args: &PutArgs) -> Result<u8, Failure> {
             Some(VERIFY_ALL..) => VerifyImage::Full,
             Some(millionths) => VerifyImage::Sample(millionths),
         },
+        bytes_per_sec: args.rate,
         owner: owner()?,
         origin,
     };

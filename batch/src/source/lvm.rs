@@ -1,0 +1,165 @@
+//! Thin volumes of LVM. A snapshot shares its blocks with the volume; the metadata of the thin pool tells which blocks differ.
+
+use std::fs::File;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use super::program::Program;
+use super::snapshots::Store;
+
+/// A pool has one snapshot of its metadata at a time: other disks wait so long for it.
+const METADATA_SECS_MAX: u64 = 60;
+/// The pools of this batch take turns. Those of other programs show as a refusal.
+static METADATA: Mutex<()> = Mutex::new(());
+
+/// A thin volume.
+pub(super) struct Volume {
+    group: String,
+    name: String,
+}
+
+/// A row of `lvs`. All is text.
+#[derive(Deserialize)]
+struct Row {
+    lv_name: String,
+    /// Of active ones.
+    lv_dm_path: String,
+    pool_lv: String,
+    metadata_lv: String,
+    thin_id: String,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    report: Vec<Rows>,
+}
+
+#[derive(Deserialize)]
+struct Rows {
+    lv: Vec<Row>,
+}
+
+impl Volume {
+    /// `VG/LV`; `None` if it is not that.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (group, name) = text.split_once('/')?;
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"+_.-".contains(&byte);
+        let is_name = |name: &str| !name.is_empty() && !name.starts_with('-') && name.bytes().all(is_letter);
+        (is_name(group) && is_name(name)).then(|| Self { group: group.to_owned(), name: name.to_owned() })
+    }
+
+    fn rows(&self, gives_up: &dyn Fn() -> bool) -> Result<Vec<Row>, String> {
+        let fields = "lv_name,lv_dm_path,pool_lv,metadata_lv,thin_id";
+        let words = ["--reportformat", "json", "--all", "--options", fields, &self.group];
+        let answer = Program::new("lvs", &words).run(gives_up)?;
+        let report: Report =
+            serde_json::from_slice(&answer).map_err(|error| format!("the answer of lvs is not understood: {error}"))?;
+        Ok(report.report.into_iter().flat_map(|rows| rows.lv).collect())
+    }
+
+    /// Returns the name of the thin pool.
+    fn pool<'a>(&self, rows: &'a [Row]) -> Result<&'a str, String> {
+        let Self { group, name } = self;
+        let own = rows.iter().find(|row| row.lv_name == *name);
+        match own.ok_or_else(|| format!("there is no volume {group}/{name}: `lvs` lists all"))?.pool_lv.as_str() {
+            "" => Err(format!(
+                "the volume {group}/{name} is not in a thin pool: its snapshots tell no changes, read one of them with file:"
+            )),
+            pool => Ok(pool),
+        }
+    }
+
+    fn full(&self, name: &str) -> String {
+        format!("{}/{name}", self.group)
+    }
+}
+
+/// Returns the row of a name. Volumes that LVM hides have brackets around it.
+fn row<'a>(rows: &'a [Row], name: &str) -> Result<&'a Row, String> {
+    let plain = |name: &'a str| name.trim_start_matches('[').trim_end_matches(']');
+    rows.iter().find(|row| plain(&row.lv_name) == name).ok_or_else(|| format!("lvs does not tell of {name}"))
+}
+
+/// A snapshot of a pool's metadata. The pool goes on.
+struct Metadata {
+    device: String,
+}
+
+impl Metadata {
+    fn reserve(device: String, gives_up: &dyn Fn() -> bool) -> Result<Self, String> {
+        let begun = Instant::now();
+        loop {
+            match message(&device, "reserve_metadata_snap", gives_up) {
+                Ok(()) => return Ok(Self { device }),
+                Err(why) if gives_up() || begun.elapsed().as_secs() >= METADATA_SECS_MAX => {
+                    return Err(format!(
+                        "cannot take a snapshot of the pool's metadata ({why}): if another program left one that nobody reads, \
+                         dmsetup message {device} 0 release_metadata_snap"
+                    ));
+                }
+                Err(_) => std::thread::sleep(Duration::from_millis(500)),
+            }
+        }
+    }
+}
+
+impl Drop for Metadata {
+    fn drop(&mut self) {
+        // The next comparison would tell.
+        let _ = message(&self.device, "release_metadata_snap", &|| false);
+    }
+}
+
+fn message(device: &str, text: &str, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+    Program::new("dmsetup", &["message", device, "0", text]).run(gives_up).map(drop)
+}
+
+impl Store for Volume {
+    fn list(&mut self, gives_up: &dyn Fn() -> bool) -> Result<Vec<String>, String> {
+        let rows = self.rows(gives_up)?;
+        self.pool(&rows)?;
+        Ok(rows.into_iter().map(|row| row.lv_name).collect())
+    }
+
+    fn make(&mut self, name: &str, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        let origin = self.full(&self.name);
+        // Without the first of them it would not be active.
+        let words = ["--setactivationskip", "n", "--permission", "r", "--snapshot", "--name", name, &origin];
+        Program::new("lvcreate", &words).run(gives_up).map(drop)
+    }
+
+    fn remove(&mut self, name: &str) -> Result<(), String> {
+        Program::new("lvremove", &["--yes", &self.full(name)]).run(&|| false).map(drop)
+    }
+
+    fn compare(&mut self, from: &str, to: &str, map: File, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        let rows = self.rows(gives_up)?;
+        let pool = row(&rows, self.pool(&rows)?)?;
+        let metadata = row(&rows, pool.metadata_lv.trim_start_matches('[').trim_end_matches(']'))?;
+        let (from, to) = (row(&rows, from)?, row(&rows, to)?);
+        let _turn = METADATA.lock().unwrap_or_else(PoisonError::into_inner);
+        // The layer that thin volumes use.
+        let _reserved = Metadata::reserve(format!("{}-tpool", pool.lv_dm_path), gives_up)?;
+        let words = ["--metadata-snap", "--snap1", &from.thin_id, "--snap2", &to.thin_id, &metadata.lv_dm_path];
+        Program::new("thin_delta", &words).run_into(map, gives_up)
+    }
+
+    fn open(&mut self, name: &str, gives_up: &dyn Fn() -> bool) -> Result<String, String> {
+        Ok(row(&self.rows(gives_up)?, name)?.lv_dm_path.clone())
+    }
+
+    fn close(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_of_metadata_that_cannot_be_taken_is_told_with_advice() {
+        let error = Metadata::reserve("/none/vg-pool-tpool".to_owned(), &|| true).map(drop).expect_err("is not there");
+        assert!(error.contains("dmsetup message /none/vg-pool-tpool 0 release_metadata_snap"), "{error}");
+    }
+}
