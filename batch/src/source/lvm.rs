@@ -117,6 +117,10 @@ fn message(device: &str, text: &str, gives_up: &dyn Fn() -> bool) -> Result<(), 
 }
 
 impl Store for Volume {
+    fn file_name(&self) -> &str {
+        &self.name
+    }
+
     fn list(&mut self, gives_up: &dyn Fn() -> bool) -> Result<Vec<String>, String> {
         let rows = self.rows(gives_up)?;
         self.pool(&rows)?;

@@ -205,6 +205,9 @@ pub struct Point {
     pub dirty_bytes: Option<u64>,
     /// Why there is no map, although there could be one.
     pub without_map: Option<String>,
+    /// Name of the image, if that of the source says nothing.
+    #[serde(skip)]
+    pub file_name: Option<String>,
 }
 
 /// Letters of a token at most, as `dedupfs put` takes it.

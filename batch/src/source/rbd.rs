@@ -62,6 +62,10 @@ impl Image {
 }
 
 impl Store for Image {
+    fn file_name(&self) -> &str {
+        self.spec.rsplit('/').next().unwrap_or(&self.spec)
+    }
+
     fn list(&mut self, gives_up: &dyn Fn() -> bool) -> Result<Vec<String>, String> {
         let answer = self.rbd(&["snap", "ls", "--format", "json", &self.spec]).run(gives_up)?;
         let snapshots: Vec<Snapshot> = serde_json::from_slice(&answer)

@@ -15,6 +15,9 @@ use super::{Driver, Point, Verdict};
 
 /// A store of one disk and its snapshots. Every error is in words.
 pub(super) trait Store: Send {
+    /// Name of the image in its versions.
+    fn file_name(&self) -> &str;
+
     /// Returns the names of all snapshots of the disk, and checks that it can have some.
     fn list(&mut self, gives_up: &dyn Fn() -> bool) -> Result<Vec<String>, String>;
 
@@ -63,7 +66,8 @@ impl<S: Store> Snapshots<S> {
     fn point(&mut self, begun: &mut Begun, gives_up: &dyn Fn() -> bool) -> Result<Point, String> {
         let source = self.store.open(&begun.name, gives_up)?;
         let token = begun.name.strip_prefix(&self.own).map(str::to_owned);
-        let point = Point { source, token, ..Point::default() };
+        let file_name = Some(self.store.file_name().to_owned());
+        let point = Point { source, token, file_name, ..Point::default() };
         let Some(last) = &begun.last else { return Ok(point) };
         let base = format!("{}{last}", self.own);
         if !begun.older.contains(&base) {
@@ -152,6 +156,10 @@ mod tests {
     }
 
     impl Store for Names {
+        fn file_name(&self) -> &'static str {
+            "vm"
+        }
+
         fn list(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<Vec<String>, String> {
             self.may("list").map(|()| self.all())
         }
@@ -212,7 +220,7 @@ mod tests {
         let token = first.token.clone().expect("has one");
         assert!(first.map.is_none() && first.without_map.is_none(), "{first:?}");
         let one = names.all().get(1).cloned().expect("is there");
-        assert_eq!(first.source, format!("/{one}"));
+        assert_eq!((first.source, first.file_name.as_deref()), (format!("/{one}"), Some("vm")));
         back_up(&names, Some(&token), Verdict::Failed);
         assert_eq!(names.all(), ["of somebody", &one]);
 

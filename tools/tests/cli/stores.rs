@@ -80,7 +80,7 @@ impl Store {
             fs::read_dir(self.site.mnt.join("vda")).unwrap().map(|entry| entry.unwrap().path()).collect();
         versions.sort();
         let newest = versions.pop().unwrap();
-        let file = fs::read_dir(newest).unwrap().next().unwrap().unwrap().path();
+        let file = newest.join("volume");
         assert!(fs::read(file).unwrap() == self.volume);
     }
 }

@@ -205,6 +205,7 @@ fn put(
     let rate = host.and_then(Host::rate_of_reader).map(|rate| rate.to_string());
     let options = [
         ("--rate", rate.as_deref()),
+        ("--as", point.file_name.as_deref()),
         ("--verify", verify),
         ("--changed", point.map.as_deref()),
         ("--token-from", point.token_from.as_deref().filter(|_| point.map.is_some())),
