@@ -14,11 +14,11 @@ use crate::source::{Agent, Kind};
 
 /// Disks of a plan at most.
 const DISKS_MAX: usize = 10_000;
-/// Trials of a disk behind the first one at most.
+/// Attempts at a disk behind the first one at most.
 const RETRIES_MAX: u32 = 100;
 /// Readers of a host at most.
 const READERS_MAX: usize = 64;
-/// Time between two trials, if the plan says nothing: what is busy may be free then.
+/// Time between two attempts, if the plan says nothing: what is busy may be free then.
 const RETRY_AFTER: Duration = Duration::from_secs(30);
 /// Bytes a second of a host, if the plan says nothing. For estimates alone.
 const RATE: u64 = 200_000_000;
@@ -43,7 +43,7 @@ pub struct Plan {
     /// How often a disk that failed is tried again.
     #[serde(default = "default_retries")]
     pub retries: u32,
-    /// Time between such trials.
+    /// Time between two attempts.
     pub retry_after: Option<String>,
     /// The hosts.
     #[serde(default, rename = "host")]
@@ -214,7 +214,7 @@ impl Plan {
         self.full_verify_every.as_deref().and_then(duration).filter(|every| !every.is_zero())
     }
 
-    /// Time between two trials of a disk.
+    /// Time between two attempts at a disk.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
         self.retry_after.as_deref().map_or(Some(RETRY_AFTER), duration).unwrap_or_default()

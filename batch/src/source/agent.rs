@@ -1,6 +1,6 @@
 //! The agent in a guest (qemu-ga): it writes out the guest's filesystems and holds their changes while a checkpoint is made.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 
 /// Time in which the agent answers: writing out may take that long.
 const ANSWER_SECS: u64 = 60;
+/// Letters of a message of the guest that are shown at most.
+const WORDS_MAX: usize = 300;
 /// Bytes of an answer at most.
-const LINE_BYTES_MAX: u64 = 64 << 10;
+const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// The socket of an agent, as a plan names it: `qga:SOCKET`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize)]
@@ -119,10 +121,12 @@ impl Frozen {
         self.stream = Some(stream);
         match answer.get_mut("return") {
             Some(result) => Ok(result.take()),
-            None => Err(format!(
-                "the guest's agent refuses {command}: {}",
-                answer["error"]["desc"].as_str().unwrap_or("it says not why")
-            )),
+            None => {
+                // Nothing that a guest says may steer a terminal.
+                let why = answer["error"]["desc"].as_str().unwrap_or("it says not why");
+                let why: String = why.chars().filter(|letter| !letter.is_control()).take(WORDS_MAX).collect();
+                Err(format!("the guest's agent refuses {command}: {why}"))
+            }
         }
     }
 }
@@ -138,8 +142,20 @@ fn send(stream: &mut BufReader<UnixStream>, question: &Value) -> std::io::Result
 }
 
 fn receive(stream: &mut BufReader<UnixStream>) -> std::io::Result<Value> {
-    let mut line = Vec::new();
-    stream.take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+    let (begun, mut line) = (Instant::now(), Vec::new());
+    while line.last() != Some(&b'\n') {
+        // A guest may send a byte now and then.
+        if begun.elapsed().as_secs() > ANSWER_SECS || line.len() > LINE_BYTES_MAX {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        let told = stream.fill_buf()?;
+        let len = told.iter().position(|byte| *byte == b'\n').map_or(told.len(), |end| end + 1);
+        if len == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        line.extend_from_slice(told.get(..len).unwrap_or_default());
+        stream.consume(len);
+    }
     serde_json::from_slice(&line).map_err(std::io::Error::from)
 }
 
@@ -175,7 +191,7 @@ mod tests {
                         drops = "";
                         continue 'clients;
                     }
-                    let refused = json!({ "error": { "desc": "not now" } });
+                    let refused = json!({ "error": { "desc": "not\u{1b}[2J now" } });
                     let answer = if command == refuses { refused } else { json!({ "return": 2 }) };
                     send(&mut client, &answer).expect("sends");
                 }
@@ -219,7 +235,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("makes");
         let (agent, thread) = agent(directory.path(), THAW, "");
         let why = agent.freeze().expect("is held").thaw().expect_err("is refused");
-        assert!(why.contains("not now") && why.contains("may hold its changes still"), "{why}");
+        assert!(why.contains("not[2J now") && why.contains("may hold its changes still"), "{why}");
         assert_eq!(asked(&agent, thread), [FREEZE, THAW, THAW]);
         let nobody: Agent = "qga:/none/such".parse().expect("is one");
         assert!(nobody.freeze().expect_err("is not there").contains("cannot reach"));

@@ -1,6 +1,6 @@
 //! A program that brings a disk to a point in time: `PROGRAM [ARGUMENT] begin [TOKEN]`, `… check`, `… stored`, `… failed`.
 //!
-//! TOKEN is that of the newest version. `begin` prints one object of JSON with the members of [`Point`]; an empty text is none. The other
+//! TOKEN is that of the newest version. `begin` prints one object of JSON with the members of [`Point`], but for `file_name`; an empty text is none. The other
 //! verbs get that object on standard input.
 
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::program::Program;
 use super::{Driver, Point, Tell, Verdict, is_token};
 
 /// Bytes of an answer at most: a pipe takes it at once.
-const ANSWER_BYTES_MAX: u64 = 32 << 10;
+const PIPE_BYTES: u64 = 32 << 10;
 
 /// A program.
 pub struct Exec {
@@ -32,7 +32,7 @@ impl Exec {
     fn run(&self, words: &[&str], gives_up: &dyn Fn() -> bool) -> Result<Vec<u8>, String> {
         let words: Vec<&str> = self.argument.as_deref().into_iter().chain(words.iter().copied()).collect();
         let program = Program::new(&self.program, &words).with_input(&self.answer);
-        program.with_answer_up_to(ANSWER_BYTES_MAX).with_complaints_told(&self.tell).run(gives_up)
+        program.with_answer_up_to(PIPE_BYTES).with_complaints_told(&self.tell).run(gives_up)
     }
 }
 

@@ -9,9 +9,9 @@ use serde::Deserialize;
 use super::program::Program;
 use super::snapshots::Store;
 
-/// A pool has one snapshot of its metadata at a time: other disks wait so long for it.
+/// How long to wait while another program has the one snapshot of metadata of a thin pool.
 const METADATA_SECS_MAX: u64 = 60;
-/// The pools of this batch take turns. Those of other programs show as a refusal.
+/// One comparison at a time in this batch. If another program has the snapshot, dmsetup refuses.
 static METADATA: Mutex<()> = Mutex::new(());
 
 /// A thin volume.
@@ -60,7 +60,7 @@ impl Volume {
     }
 
     /// Returns the name of the thin pool.
-    fn pool<'a>(&self, rows: &'a [Row]) -> Result<&'a str, String> {
+    fn thin_pool<'a>(&self, rows: &'a [Row]) -> Result<&'a str, String> {
         let Self { group, name } = self;
         let own = rows.iter().find(|row| row.lv_name == *name);
         match own.ok_or_else(|| format!("there is no volume {group}/{name}: `lvs` lists all"))?.pool_lv.as_str() {
@@ -78,11 +78,13 @@ impl Volume {
 
 /// Returns the row of a name. Volumes that LVM hides have brackets around it.
 fn row<'a>(rows: &'a [Row], name: &str) -> Result<&'a Row, String> {
-    let plain = |name: &'a str| name.trim_start_matches('[').trim_end_matches(']');
-    rows.iter().find(|row| plain(&row.lv_name) == name).ok_or_else(|| format!("lvs does not tell of {name}"))
+    fn plain(name: &str) -> &str {
+        name.trim_start_matches('[').trim_end_matches(']')
+    }
+    rows.iter().find(|row| plain(&row.lv_name) == plain(name)).ok_or_else(|| format!("lvs does not tell of {name}"))
 }
 
-/// A snapshot of a pool's metadata. The pool goes on.
+/// A snapshot of a thin pool's metadata. The pool goes on.
 struct Metadata {
     device: String,
 }
@@ -123,7 +125,7 @@ impl Store for Volume {
 
     fn list(&mut self, gives_up: &dyn Fn() -> bool) -> Result<Vec<String>, String> {
         let rows = self.rows(gives_up)?;
-        self.pool(&rows)?;
+        self.thin_pool(&rows)?;
         Ok(rows.into_iter().map(|row| row.lv_name).collect())
     }
 
@@ -140,8 +142,8 @@ impl Store for Volume {
 
     fn compare(&mut self, from: &str, to: &str, map: File, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         let rows = self.rows(gives_up)?;
-        let pool = row(&rows, self.pool(&rows)?)?;
-        let metadata = row(&rows, pool.metadata_lv.trim_start_matches('[').trim_end_matches(']'))?;
+        let pool = row(&rows, self.thin_pool(&rows)?)?;
+        let metadata = row(&rows, &pool.metadata_lv)?;
         let (from, to) = (row(&rows, from)?, row(&rows, to)?);
         let _turn = METADATA.lock().unwrap_or_else(PoisonError::into_inner);
         // The layer that thin volumes use.

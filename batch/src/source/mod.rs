@@ -205,7 +205,7 @@ pub struct Point {
     pub dirty_bytes: Option<u64>,
     /// Why there is no map, although there could be one.
     pub without_map: Option<String>,
-    /// Name of the image, if that of the source says nothing.
+    /// Name of the file in the version. Without one, put chooses.
     #[serde(skip)]
     pub file_name: Option<String>,
 }
@@ -268,10 +268,10 @@ pub enum Verdict {
 /// # Errors
 /// In words. Those of the first three concern all of the disks: then as much as possible is let go, and the next `prepare` removes the rest.
 pub trait Driver: Send {
-    /// Removes leftovers. `last` has the token of each disk's newest version. `gives_up` tells that there is no more time.
+    /// Removes leftovers, and does all that takes long: guests may wait during `begin`. `last` has the token of each disk's newest version. `gives_up` tells that there is no more time.
     fn prepare(&mut self, last: &[Option<String>], gives_up: &dyn Fn() -> bool) -> Result<(), String>;
 
-    /// Brings all of its disks to the same point in time. Guests may hold their changes meanwhile.
+    /// Brings all of its disks to the same point in time, quickly.
     fn begin(&mut self, gives_up: &dyn Fn() -> bool) -> Result<(), String>;
 
     /// Tells where each disk is read.

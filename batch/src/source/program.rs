@@ -1,4 +1,4 @@
-//! Programs that drivers run. Their answers and complaints are bounded, and so is their time.
+//! Programs that drivers run. Their complaints and their time are bounded, and so are their answers, but for those that go to a file.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use super::Tell;
 
 /// Bytes of an answer at most.
-pub(super) const ANSWER_BYTES_MAX: u64 = 1 << 20;
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
 /// Time of a program at most: it may wait for the guest.
 const PROGRAM_SECS_MAX: u64 = 3600;
 /// Time within which a program ends that is asked to, before it is killed.
@@ -101,7 +101,7 @@ impl<'a> Program<'a> {
             Some(status) if status.success() => Ok(()),
             Some(status) => Err(format!("{shown} ended with {status}{complaint}")),
             None => Err(format!(
-                "{shown} was given up: it took an hour, the window is over, or the batch was interrupted{complaint}"
+                "{shown} was given up: it took too long, the window is over, or the batch was interrupted{complaint}"
             )),
         }
     }

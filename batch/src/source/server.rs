@@ -1,4 +1,4 @@
-//! A qemu-nbd that serves an image for one batch. It ends with the thread that started it, however that ends.
+//! A qemu-nbd that serves an image while a disk is read. It ends with the thread that started it at the latest, however that ends.
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;

@@ -3,12 +3,13 @@
 //! 1. [`disk`] looks up the newest version of each disk: its token, and when all of it was compared last. The pool has the only state.
 //! 2. [`order`] estimates how much is to be read of each.
 //! 3. [`night`] lets each host's readers take units one by one: a disk, or a group of disks that are one point in time.
-//! 4. [`mod@unit`] runs one: its drivers bring the disks to a point in time, [`child`] puts each, and the drivers let go.
+//! 4. [`mod@unit`] runs one: [`hold`] brings its disks to a point in time, [`child`] puts each, and the drivers let go.
 //!
 //! A disk that fails does not stop the others.
 
 mod child;
 mod disk;
+mod hold;
 mod night;
 mod order;
 mod report;

@@ -134,6 +134,17 @@ fn a_thin_volume_is_read_by_the_differences_of_its_snapshots() {
 }
 
 #[test]
+fn a_group_begins_as_a_whole_or_not_at_all() {
+    let Some(store) = Store::if_fuse() else { return };
+    let other =
+        "group = \"web\"\n[[disk]]\nname = \"vdb\"\nhost = \"h\"\ngroup = \"web\"\nsource = \"lvm-thin:vg/thick\"";
+    let ran = store.run("lvm-thin:vg/volume", "", other);
+    ran.expect(9, &["vda: attempt 1 of 1: another disk of its group cannot begin", "\"failed\":2"]);
+    assert_eq!(store.snapshots(), 0);
+    store.site.umount().ok();
+}
+
+#[test]
 fn an_image_of_ceph_is_served_by_a_program_that_ends_with_the_batch() {
     if Command::new("qemu-nbd").arg("--version").stdout(Stdio::null()).status().is_err() {
         assert!(std::env::var_os("DEDUPFS_REQUIRE_QEMU").is_none(), "qemu-nbd is missing");

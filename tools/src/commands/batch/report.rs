@@ -46,7 +46,7 @@ pub(super) struct DiskReport {
     /// Names of the old versions that the rules of the plan removed.
     pub(super) pruned: Vec<String>,
     pub(super) problems: Vec<String>,
-    /// Those of them that an attempt that succeeds does not mend.
+    /// Those of them that an attempt that succeeds does not mend: somebody must look.
     #[serde(skip)]
     pub(super) left: Vec<String>,
 }

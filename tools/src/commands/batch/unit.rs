@@ -1,15 +1,15 @@
 //! A unit: disks that are one point in time, mostly one.
 
-use std::collections::BTreeSet;
 use std::fs::File;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dedupfs_batch::plan::{Host, Plan};
-use dedupfs_batch::source::{Agent, Driver, Frozen, Point, Tell, Verdict, Wanted, drivers};
+use dedupfs_batch::source::{Driver, Point, Verdict};
 use serde_json::Value;
 
 use super::child;
 use super::disk::State;
+use super::hold::Attempt;
 use super::night::Limits;
 use super::report::{DiskReport, Outcome};
 use crate::exit;
@@ -52,60 +52,12 @@ pub(super) fn run(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Di
     reports
 }
 
-/// The disks of a driver that has begun.
-struct Held {
-    driver: Box<dyn Driver>,
-    /// Places in the unit.
-    places: Vec<usize>,
-    points: Vec<Point>,
-}
-
-fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>, attempt: u32) -> Vec<DiskReport> {
-    let begun = Instant::now();
-    let mut reports: Vec<DiskReport> =
-        states.iter().map(|state| DiskReport::new(plan, state, Outcome::Failed, None)).collect();
-    let fail = |reports: &mut Vec<DiskReport>, place: usize, why: String| {
-        if let Some(report) = reports.get_mut(place) {
-            tell(plan, &report.name, attempt, &why);
-            report.problems.push(why);
-        }
-    };
-    let disks = states.iter().filter_map(|state| {
-        let disk = state.disk(plan)?;
-        let name = disk.name.clone();
-        let tell = Tell::new(move |line| exit::tell(&format!("{name}: {line}\n")));
-        Some(Wanted { source: &disk.source, identity: state.directory.display().to_string(), tell })
-    });
-    let mut prepared = Vec::new();
-    for (mut driver, places) in drivers(disks.collect()) {
-        let newest = |place: &usize| states.get(*place).and_then(|state| state.newest.as_ref());
-        let last: Vec<Option<String>> =
-            places.iter().map(|place| newest(place).and_then(|newest| newest.token.clone())).collect();
-        match driver.prepare(&last, &|| limits.gives_up()) {
-            Ok(()) => prepared.push((driver, places)),
-            Err(why) => places.iter().for_each(|place| fail(&mut reports, *place, why.clone())),
-        }
-    }
-    // All of a group stand still before the first one is read.
-    let mut begun_drivers = Vec::new();
-    let frozen = freeze(plan, states, &mut reports, attempt);
-    for (mut driver, places) in prepared {
-        match driver.begin(&|| limits.gives_up()) {
-            Ok(()) => begun_drivers.push((driver, places)),
-            Err(why) => places.iter().for_each(|place| fail(&mut reports, *place, why.clone())),
-        }
-    }
-    thaw(plan, states, frozen, &mut reports, attempt);
-    let mut held = Vec::new();
-    for (mut driver, places) in begun_drivers {
-        match driver.points(&|| limits.gives_up()) {
-            Ok(points) => held.push(Held { driver, places, points }),
-            Err(why) => places.iter().for_each(|place| fail(&mut reports, *place, why.clone())),
-        }
-    }
-    for Held { mut driver, places, points } in held {
+fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>, number: u32) -> Vec<DiskReport> {
+    let mut attempt = Attempt::new(plan, states, limits, number);
+    let Some(held) = attempt.hold() else { return attempt.reports };
+    for ((mut driver, places), points) in held.disks {
         for (disk, (place, point)) in places.into_iter().zip(points).enumerate() {
-            let (Some(state), Some(report)) = (states.get(place), reports.get_mut(place)) else { continue };
+            let (Some(state), Some(report)) = (states.get(place), attempt.reports.get_mut(place)) else { continue };
             let put = put(plan, state, point.with_known_beginning(), report, (&mut *driver, disk), limits);
             let untold = match put {
                 Ok(()) => Ok(()),
@@ -118,62 +70,16 @@ fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>, attempt: u3
             let is_stored = report.version.is_some();
             let verdict = if is_stored { Verdict::Stored } else { Verdict::Failed };
             report.outcome = if is_stored { Outcome::Stored } else { Outcome::Failed };
-            report.held_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            report.held_ms = u64::try_from(held.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             let ended = driver.end(disk, verdict);
             let pruned = if is_stored { prune(plan, state, &mut report.pruned) } else { Ok(()) };
-            // Somebody must look at it, also if the next attempt succeeds.
             report.left.extend(ended.clone().err());
             for why in [untold, ended, pruned].into_iter().filter_map(Result::err) {
-                fail(&mut reports, place, why);
+                attempt.fail(&[place], &why);
             }
         }
     }
-    reports
-}
-
-/// Tells a failure; the report has the last ones again.
-fn tell(plan: &Plan, name: &str, attempt: u32, why: &str) {
-    exit::tell(&format!("{name}: attempt {attempt} of {}: {why}\n", plan.retries.saturating_add(1)));
-}
-
-/// Lets the guests of a unit hold their changes. A guest that does not is as after a power cut, which is told.
-fn freeze<'a>(plan: &'a Plan, states: &[&State], reports: &mut [DiskReport], attempt: u32) -> Vec<(&'a Agent, Frozen)> {
-    let agents: BTreeSet<&Agent> = states.iter().filter_map(|state| state.disk(plan)?.quiesce.as_ref()).collect();
-    let mut frozen = Vec::new();
-    for agent in agents {
-        match agent.freeze() {
-            Ok(guest) => frozen.push((agent, guest)),
-            Err(why) => note_of_guest(
-                plan,
-                states,
-                agent,
-                reports,
-                attempt,
-                &format!("not quiesced, so it is as after a power cut: {why}"),
-            ),
-        }
-    }
-    frozen
-}
-
-fn thaw(plan: &Plan, states: &[&State], frozen: Vec<(&Agent, Frozen)>, reports: &mut [DiskReport], attempt: u32) {
-    for (agent, guest) in frozen {
-        if let Err(why) = guest.thaw() {
-            note_of_guest(plan, states, agent, reports, attempt, &why);
-        }
-    }
-}
-
-/// Notes a problem with all disks of a guest.
-fn note_of_guest(plan: &Plan, states: &[&State], agent: &Agent, reports: &mut [DiskReport], attempt: u32, why: &str) {
-    for (state, report) in states.iter().zip(reports) {
-        if state.disk(plan).is_some_and(|disk| disk.quiesce.as_ref() == Some(agent)) {
-            tell(plan, &report.name, attempt, why);
-            report.problems.push(why.to_owned());
-            // Somebody must look at it, also if the next attempt succeeds.
-            report.left.push(why.to_owned());
-        }
-    }
+    attempt.reports
 }
 
 /// Why a disk was not put.
