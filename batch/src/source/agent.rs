@@ -48,7 +48,7 @@ impl Agent {
     /// # Errors
     /// In words. Then nothing is held, as far as the agent answers.
     pub fn freeze(&self) -> Result<Frozen, String> {
-        let mut frozen = Frozen { agent: self.clone(), stream: Some(self.connect()?), holds: true };
+        let mut frozen = Frozen { agent: self.clone(), stream: Some(self.connect(None)?), holds: true };
         match frozen.ask("guest-fsfreeze-freeze") {
             Ok(_) => Ok(frozen),
             Err(why) => Err(match frozen.thaw() {
@@ -58,7 +58,9 @@ impl Agent {
         }
     }
 
-    fn connect(&self) -> Result<BufReader<UnixStream>, String> {
+    /// Connects, and asks `command` if one is given: it comes behind what the agent still does, also if that takes longer than its answer is
+    /// waited for.
+    fn connect(&self, command: Option<&str>) -> Result<BufReader<UnixStream>, String> {
         let cannot = |error| format!("cannot reach the guest's agent at {}: {error}", self.socket.display());
         let stream = UnixStream::connect(&self.socket).map_err(cannot)?;
         let limit = Some(Duration::from_secs(ANSWER_SECS));
@@ -68,6 +70,7 @@ impl Agent {
         let id =
             u64::from(std::process::id()) ^ u64::from(jiff::Timestamp::now().subsec_nanosecond().unsigned_abs()) << 20;
         send(&mut stream, &json!({ "execute": "guest-sync", "arguments": { "id": id } })).map_err(cannot)?;
+        command.map_or(Ok(()), |command| send(&mut stream, &json!({ "execute": command }))).map_err(cannot)?;
         let begun = Instant::now();
         while receive(&mut stream).map_err(cannot)?["return"] != id {
             if begun.elapsed().as_secs() > ANSWER_SECS {
@@ -110,13 +113,15 @@ impl Frozen {
     }
 
     fn ask(&mut self, command: &str) -> Result<Value, String> {
-        let mut stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => self.agent.connect()?,
-        };
         let cannot =
             |error| format!("the guest's agent at {} does not answer {command}: {error}", self.agent.socket.display());
-        send(&mut stream, &json!({ "execute": command })).map_err(cannot)?;
+        let mut stream = match self.stream.take() {
+            Some(mut stream) => {
+                send(&mut stream, &json!({ "execute": command })).map_err(cannot)?;
+                stream
+            }
+            None => self.agent.connect(Some(command))?,
+        };
         let mut answer = receive(&mut stream).map_err(cannot)?;
         self.stream = Some(stream);
         match answer.get_mut("return") {
@@ -201,7 +206,7 @@ mod tests {
     }
 
     fn asked(agent: &Agent, thread: JoinHandle<Vec<String>>) -> Vec<String> {
-        send(&mut agent.connect().expect("connects"), &json!({ "execute": "end" })).expect("sends");
+        send(&mut agent.connect(None).expect("connects"), &json!({ "execute": "end" })).expect("sends");
         thread.join().expect("ends")
     }
 

@@ -17,6 +17,7 @@ pub struct Exec {
     argument: Option<String>,
     tell: Tell,
     last: Option<String>,
+    is_begun: bool,
     /// The object that `begin` printed.
     answer: Vec<u8>,
     point: Option<Point>,
@@ -26,7 +27,7 @@ impl Exec {
     /// A program with an argument. What it complains is told.
     #[must_use]
     pub(super) fn new(program: PathBuf, argument: Option<String>, tell: Tell) -> Self {
-        Self { program, argument, tell, last: None, answer: Vec::new(), point: None }
+        Self { program, argument, tell, last: None, is_begun: false, answer: Vec::new(), point: None }
     }
 
     fn run(&self, words: &[&str], gives_up: &dyn Fn() -> bool) -> Result<Vec<u8>, String> {
@@ -44,6 +45,8 @@ impl Driver for Exec {
     }
 
     fn begin(&mut self, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        // From here on it may hold something.
+        self.is_begun = true;
         let last = self.last.take();
         let mut words = vec!["begin"];
         words.extend(last.as_deref());
@@ -66,10 +69,7 @@ impl Driver for Exec {
             let wrong = |why| format!("the answer of {} is not understood: {why}", self.program.display());
             point.check().map(|()| point).map_err(wrong)
         });
-        point.map(|point| self.point = Some(point)).inspect_err(|_| {
-            // It may hold something.
-            let _ = self.run(&["failed"], &|| false);
-        })
+        point.map(|point| self.point = Some(point))
     }
 
     fn points(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
@@ -81,6 +81,9 @@ impl Driver for Exec {
     }
 
     fn end(&mut self, _disk: usize, verdict: Verdict) -> Result<(), String> {
+        if !std::mem::take(&mut self.is_begun) {
+            return Ok(());
+        }
         self.run(&[if verdict == Verdict::Stored { "stored" } else { "failed" }], &|| false).map(drop)
     }
 }

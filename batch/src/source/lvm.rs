@@ -14,6 +14,9 @@ const METADATA_SECS_MAX: u64 = 60;
 /// One comparison at a time in this batch. If another program has the snapshot, dmsetup refuses.
 static METADATA: Mutex<()> = Mutex::new(());
 
+/// Bytes of a list of volumes at most: some 70,000 rows.
+const ROWS_BYTES_MAX: u64 = 16 << 20;
+
 /// A thin volume.
 pub(super) struct Volume {
     group: String,
@@ -29,6 +32,7 @@ struct Row {
     pool_lv: String,
     metadata_lv: String,
     thin_id: String,
+    origin: String,
 }
 
 #[derive(Deserialize)]
@@ -51,9 +55,9 @@ impl Volume {
     }
 
     fn rows(&self, gives_up: &dyn Fn() -> bool) -> Result<Vec<Row>, String> {
-        let fields = "lv_name,lv_dm_path,pool_lv,metadata_lv,thin_id";
+        let fields = "lv_name,lv_dm_path,pool_lv,metadata_lv,thin_id,origin";
         let words = ["--reportformat", "json", "--all", "--options", fields, &self.group];
-        let answer = Program::new("lvs", &words).run(gives_up)?;
+        let answer = Program::new("lvs", &words).with_answer_up_to(ROWS_BYTES_MAX).run(gives_up)?;
         let report: Report =
             serde_json::from_slice(&answer).map_err(|error| format!("the answer of lvs is not understood: {error}"))?;
         Ok(report.report.into_iter().flat_map(|rows| rows.lv).collect())
@@ -93,7 +97,7 @@ impl Metadata {
     fn reserve(device: String, gives_up: &dyn Fn() -> bool) -> Result<Self, String> {
         let begun = Instant::now();
         loop {
-            match message(&device, "reserve_metadata_snap", gives_up) {
+            match message(&device, "reserve_metadata_snap") {
                 Ok(()) => return Ok(Self { device }),
                 Err(why) if gives_up() || begun.elapsed().as_secs() >= METADATA_SECS_MAX => {
                     return Err(format!(
@@ -110,12 +114,13 @@ impl Metadata {
 impl Drop for Metadata {
     fn drop(&mut self) {
         // The next comparison would tell.
-        let _ = message(&self.device, "release_metadata_snap", &|| false);
+        let _ = message(&self.device, "release_metadata_snap");
     }
 }
 
-fn message(device: &str, text: &str, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
-    Program::new("dmsetup", &["message", device, "0", text]).run(gives_up).map(drop)
+/// It is quick. If it were ended, nobody would know whether the pool has done it.
+fn message(device: &str, text: &str) -> Result<(), String> {
+    Program::new("dmsetup", &["message", device, "0", text]).never_killed().run(&|| false).map(drop)
 }
 
 impl Store for Volume {
@@ -125,26 +130,35 @@ impl Store for Volume {
 
     fn list(&mut self, gives_up: &dyn Fn() -> bool) -> Result<Vec<String>, String> {
         let rows = self.rows(gives_up)?;
-        self.thin_pool(&rows)?;
-        Ok(rows.into_iter().map(|row| row.lv_name).collect())
+        let pool = self.thin_pool(&rows)?.to_owned();
+        Ok(rows.into_iter().filter(|row| row.pool_lv == pool).map(|row| row.lv_name).collect())
     }
 
     fn make(&mut self, name: &str, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         let origin = self.full(&self.name);
         // Without the first of them it would not be active.
         let words = ["--setactivationskip", "n", "--permission", "r", "--snapshot", "--name", name, &origin];
-        Program::new("lvcreate", &words).run(gives_up).map(drop)
+        // Killed in between, it leaves the volume suspended.
+        Program::new("lvcreate", &words).never_killed().run(gives_up).map(drop)
     }
 
-    fn remove(&mut self, name: &str) -> Result<(), String> {
-        Program::new("lvremove", &["--yes", &self.full(name)]).run(&|| false).map(drop)
+    fn remove(&mut self, name: &str, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        Program::new("lvremove", &["--yes", &self.full(name)]).never_killed().run(gives_up).map(drop)
     }
 
     fn compare(&mut self, from: &str, to: &str, map: File, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         let rows = self.rows(gives_up)?;
         let pool = row(&rows, self.thin_pool(&rows)?)?;
         let metadata = row(&rows, &pool.metadata_lv)?;
-        let (from, to) = (row(&rows, from)?, row(&rows, to)?);
+        let (from, to, own) = (row(&rows, from)?, row(&rows, to)?, row(&rows, &self.name)?);
+        // Numbers of thin volumes are those of their pool.
+        if from.pool_lv != own.pool_lv || to.pool_lv != own.pool_lv || from.thin_id == to.thin_id {
+            return Err("the snapshots are not in the thin pool of the volume: it was replaced".to_owned());
+        }
+        // What was discarded shows its origin then, and no zeros.
+        if !own.origin.is_empty() && row(&rows, &own.origin)?.pool_lv != own.pool_lv {
+            return Err("the volume has an origin outside of its thin pool".to_owned());
+        }
         let _turn = METADATA.lock().unwrap_or_else(PoisonError::into_inner);
         // The layer that thin volumes use.
         let _reserved = Metadata::reserve(format!("{}-tpool", pool.lv_dm_path), gives_up)?;

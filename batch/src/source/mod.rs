@@ -266,7 +266,7 @@ pub enum Verdict {
 /// Brings the disks of one source to a point in time. The methods are used in this order, `check` when the disk was read.
 ///
 /// # Errors
-/// In words. Those of the first three concern all of the disks: then as much as possible is let go, and the next `prepare` removes the rest.
+/// In words. Those of the first three concern all of the disks. Behind each `end` comes; what that leaves the next `prepare` removes.
 pub trait Driver: Send {
     /// Removes leftovers, and does all that takes long: guests may wait during `begin`. `last` has the token of each disk's newest version. `gives_up` tells that there is no more time.
     fn prepare(&mut self, last: &[Option<String>], gives_up: &dyn Fn() -> bool) -> Result<(), String>;

@@ -35,12 +35,13 @@ pub(super) struct Program<'a> {
     input: &'a [u8],
     answer_bytes_max: u64,
     tell: Option<&'a Tell>,
+    may_be_killed: bool,
 }
 
 impl<'a> Program<'a> {
     pub(super) fn new(name: &'a (impl AsRef<OsStr> + ?Sized), words: &[&'a str]) -> Self {
         let (name, words) = (name.as_ref(), words.to_vec());
-        Self { name, words, input: &[], answer_bytes_max: ANSWER_BYTES_MAX, tell: None }
+        Self { name, words, input: &[], answer_bytes_max: ANSWER_BYTES_MAX, tell: None, may_be_killed: true }
     }
 
     /// Bytes for its standard input. A pipe takes them at once.
@@ -56,6 +57,11 @@ impl<'a> Program<'a> {
     /// Its complaints are told as they come. Else the last ones are in the error, if it fails.
     pub(super) fn with_complaints_told(self, tell: &'a Tell) -> Self {
         Self { tell: Some(tell), ..self }
+    }
+
+    /// It is asked to end, and never killed.
+    pub(super) fn never_killed(self) -> Self {
+        Self { may_be_killed: false, ..self }
     }
 
     /// Runs it, and returns its answer. It may leave programs behind, which serve the disk.
@@ -94,7 +100,7 @@ impl<'a> Program<'a> {
         let complaint = child.stderr.take().map(|stderr| Complaint::listen(stderr, self.tell.cloned()));
         // A program that does not read it closes the pipe.
         let _ = child.stdin.take().map(|mut stdin| stdin.write_all(self.input));
-        let status = wait(&mut child, gives_up).map_err(cannot)?;
+        let status = wait(&mut child, gives_up, self.may_be_killed).map_err(cannot)?;
         let complaint = complaint.map(Complaint::rest).filter(|complaint| !complaint.is_empty());
         let complaint = complaint.map_or_else(String::new, |complaint| format!(": {complaint}"));
         match status {
@@ -162,7 +168,7 @@ fn append(lines: &mut String, line: &str) {
 }
 
 /// Waits for the end of a program; `None` if it was ended, with all that it has started.
-fn wait(child: &mut Child, gives_up: &dyn Fn() -> bool) -> std::io::Result<Option<ExitStatus>> {
+fn wait(child: &mut Child, gives_up: &dyn Fn() -> bool, may_be_killed: bool) -> std::io::Result<Option<ExitStatus>> {
     let (begun, mut asked) = (Instant::now(), None::<Instant>);
     loop {
         if let Some(status) = child.try_wait()? {
@@ -172,7 +178,7 @@ fn wait(child: &mut Child, gives_up: &dyn Fn() -> bool) -> std::io::Result<Optio
             asked = Some(Instant::now());
             let _ = kill_process_group(Pid::from_child(child), Signal::TERM);
         }
-        if asked.is_some_and(|asked| asked.elapsed().as_secs() >= ENDS_WITHIN_SECS) {
+        if may_be_killed && asked.is_some_and(|asked| asked.elapsed().as_secs() >= ENDS_WITHIN_SECS) {
             let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
         }
         std::thread::sleep(STEP);

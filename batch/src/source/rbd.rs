@@ -77,8 +77,8 @@ impl Store for Image {
         self.rbd(&["snap", "create", "--no-progress", &self.full(name)]).run(gives_up).map(drop)
     }
 
-    fn remove(&mut self, name: &str) -> Result<(), String> {
-        self.rbd(&["snap", "rm", "--no-progress", &self.full(name)]).run(&|| false).map(drop)
+    fn remove(&mut self, name: &str, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
+        self.rbd(&["snap", "rm", "--no-progress", &self.full(name)]).run(gives_up).map(drop)
     }
 
     fn compare(&mut self, from: &str, to: &str, map: File, gives_up: &dyn Fn() -> bool) -> Result<(), String> {

@@ -25,7 +25,7 @@ pub(super) trait Store: Send {
     fn make(&mut self, name: &str, gives_up: &dyn Fn() -> bool) -> Result<(), String>;
 
     /// Removes one that is not open.
-    fn remove(&mut self, name: &str) -> Result<(), String>;
+    fn remove(&mut self, name: &str, gives_up: &dyn Fn() -> bool) -> Result<(), String>;
 
     /// Writes a map of the differences of two snapshots, as `dedupfs put --changed` takes it.
     fn compare(&mut self, from: &str, to: &str, map: File, gives_up: &dyn Fn() -> bool) -> Result<(), String>;
@@ -96,9 +96,8 @@ impl<S: Store> Driver for Snapshots<S> {
         // Without a token nobody knows which one a version has: all stay until there is a new one.
         let base = last.as_ref().map(|last| format!("{}{last}", self.own));
         if let Some(base) = base.filter(|base| older.contains(base)) {
-            for leftover in older.extract_if(.., |name| *name != base) {
-                self.store.remove(&leftover)?;
-            }
+            // One that somebody uses is tried again at the end, which tells.
+            older.retain(|name| *name == base || self.store.remove(name, gives_up).is_err());
         }
         self.begun = Some(Begun { name: format!("{}{}", self.own, new_token()?), older, last, _map: None });
         Ok(())
@@ -106,20 +105,14 @@ impl<S: Store> Driver for Snapshots<S> {
 
     fn begin(&mut self, gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         let begun = self.begun.as_ref().ok_or("it is not prepared")?;
-        self.store.make(&begun.name, gives_up).inspect_err(|_| {
-            // It may not be there; else the next one removes it.
-            let _ = self.store.remove(&begun.name);
-        })
+        self.store.make(&begun.name, gives_up)
     }
 
     fn points(&mut self, gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
         let mut begun = self.begun.take().ok_or("it was not begun")?;
-        let point = self.point(&mut begun, gives_up).inspect_err(|_| {
-            self.store.close();
-            let _ = self.store.remove(&begun.name);
-        })?;
+        let point = self.point(&mut begun, gives_up);
         self.begun = Some(begun);
-        Ok(vec![point])
+        point.map(|point| vec![point])
     }
 
     fn end(&mut self, _disk: usize, verdict: Verdict) -> Result<(), String> {
@@ -127,7 +120,7 @@ impl<S: Store> Driver for Snapshots<S> {
         self.store.close();
         let ended = if verdict == Verdict::Stored { older } else { vec![name] };
         // All are tried.
-        ended.iter().map(|name| self.store.remove(name)).fold(Ok(()), Result::and)
+        ended.iter().map(|name| self.store.remove(name, &|| false)).fold(Ok(()), Result::and)
     }
 }
 
@@ -170,7 +163,7 @@ mod tests {
             Ok(())
         }
 
-        fn remove(&mut self, name: &str) -> Result<(), String> {
+        fn remove(&mut self, name: &str, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
             self.may("remove")?;
             self.all.lock().expect("is whole").retain(|other| other != name);
             Ok(())
@@ -199,10 +192,12 @@ mod tests {
         gives_up: &dyn Fn() -> bool,
     ) -> Result<(Snapshots<Names>, Point), String> {
         let mut driver = Snapshots::new(names.clone(), identity);
-        driver.prepare(&[last.map(str::to_owned)], gives_up)?;
-        driver.begin(gives_up)?;
-        let point = driver.points(gives_up)?.remove(0);
-        Ok((driver, point))
+        let prepared = driver.prepare(&[last.map(str::to_owned)], gives_up);
+        let points = prepared.and_then(|()| driver.begin(gives_up)).and_then(|()| driver.points(gives_up));
+        if points.is_err() {
+            let _ = driver.end(0, Verdict::Failed);
+        }
+        Ok((driver, points?.remove(0)))
     }
 
     /// One backup.
@@ -273,5 +268,8 @@ mod tests {
         let (mut driver, _) = begin(&stuck, "/mnt/vm", Some(&token), &never).expect("begins");
         assert_eq!(driver.end(0, Verdict::Stored), Err("remove fails".to_owned()), "somebody must look at it");
         assert_eq!(names.all().len(), 2);
+        // One that cannot be removed does not stop the next backup.
+        let (mut driver, point) = begin(&stuck, "/mnt/vm", Some(&token), &never).expect("begins");
+        assert!(point.map.is_some() && driver.end(0, Verdict::Failed).is_err(), "{point:?}");
     }
 }

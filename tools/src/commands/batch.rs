@@ -53,7 +53,7 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let begun = Instant::now();
-    let disks = night::run(&plan, &states, &order, args.now, &progress);
+    let disks = night::run(&plan, &pool, &states, &order, args.now, &progress);
     bars.finish();
     let report = BatchReport::new(disks, begun.elapsed());
     exit::print_message(args.json, "batch", &report, report::batch)?;

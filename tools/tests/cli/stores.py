@@ -44,10 +44,11 @@ ids = {snapshot: 2 + number for number, snapshot in enumerate(sorted(os.listdir(
 
 if name == "lvs":
     row = lambda lv, device, pool="", metadata="", id="": dict(
-        lv_name=lv, lv_dm_path=device, pool_lv=pool, metadata_lv=metadata, thin_id=id)
+        lv_name=lv, lv_dm_path=device, pool_lv=pool, metadata_lv=metadata, thin_id=id, origin="")
     rows = [row("volume", os.path.join(store, "volume"), "pool", "", "1"), row("thick", "/dev/mapper/vg-thick"),
             row("pool", "/dev/mapper/vg-pool", "", "[pool_tmeta]"), row("[pool_tmeta]", "/dev/mapper/vg-pool_tmeta")]
-    rows += [row(snapshot, path(snapshot), "pool", "", str(id)) for snapshot, id in ids.items()]
+    moved = open(os.path.join(store, "moved")).read() if os.path.exists(os.path.join(store, "moved")) else ""
+    rows += [row(snapshot, path(snapshot), "other" if snapshot in moved else "pool", "", str(id)) for snapshot, id in ids.items()]
     if words[-1] != "vg":
         fail(f'Volume group "{words[-1]}" not found')
     print(json.dumps({"report": [{"lv": rows}]}))
@@ -70,7 +71,8 @@ elif name == "thin_delta":
     print(f'  <diff left="{value("--snap1")}" right="{value("--snap2")}">')
     for block in differences(old, new):
         print(f'    <different begin="{block}" length="1"/>')
-    print("  </diff>\n</superblock>")
+    if not os.path.exists(os.path.join(store, "cut")):
+        print("  </diff>\n</superblock>")
 elif name == "rbd":
     words = words[words.index("snap" if "snap" in words else "diff"):]
     image, _, snapshot = words[-1].partition("@")

@@ -130,6 +130,20 @@ fn a_thin_volume_is_read_by_the_differences_of_its_snapshots() {
         store.run(source, "", "").expect(9, &[why]);
     }
     store.run("lvm-thin:vg/volume", "", "").ok();
+    // A map that cannot be used costs time, and no backup.
+    fs::write(store.at("cut"), "").unwrap();
+    let told = disk(&store.run("lvm-thin:vg/volume", "", "").ok());
+    assert!(told["full_because"].as_str().is_some_and(|why| why.contains("it is cut")), "{told}");
+    fs::remove_file(store.at("cut")).unwrap();
+    // The volume was replaced by one of another thin pool: numbers of its snapshots mean nothing there.
+    let names: Vec<String> = fs::read_dir(store.at("snapshots"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    fs::write(store.at("moved"), names.join(" ")).unwrap();
+    let told = disk(&store.run("lvm-thin:vg/volume", "", "").ok());
+    assert!(told["full_because"].as_str().is_some_and(|why| why.contains("no snapshot")), "{told}");
+    store.assert_newest_is_the_volume();
     store.site.umount().ok();
 }
 

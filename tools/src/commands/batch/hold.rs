@@ -2,7 +2,7 @@
 //!
 //! What takes long comes before that moment, and behind it: guests may hold their changes meanwhile.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use dedupfs_batch::plan::Plan;
@@ -59,8 +59,8 @@ impl<'a> Attempt<'a> {
         };
         let gives_up = || limits.gives_up();
         let mut are_whole = self.step(&mut driven, &mut |driver, places| driver.prepare(&last_of(places), &gives_up));
-        let frozen = if are_whole { self.freeze() } else { Vec::new() };
         let begun = Instant::now();
+        let frozen = if are_whole { self.freeze() } else { Vec::new() };
         // A guest may not wait for a program that hangs.
         let takes_too_long = || gives_up() || (!frozen.is_empty() && begun.elapsed() > HELD_MAX);
         are_whole = are_whole && self.step(&mut driven, &mut |driver, _| driver.begin(&takes_too_long));
@@ -73,21 +73,27 @@ impl<'a> Attempt<'a> {
         }
         for (mut driver, places) in driven {
             for disk in 0..places.len() {
-                // It may have made nothing yet; else the next attempt removes it.
+                // Its first error is told; what is left the next attempt removes.
                 let _ = driver.end(disk, Verdict::Failed);
             }
-            self.fail(&places, "another disk of its group cannot begin");
         }
         None
     }
 
-    /// Takes a step with each driver, and leaves out those that fail: they have let go. Returns whether none did.
-    fn step(&mut self, driven: &mut Vec<Driven>, step: &mut Step<'_>) -> bool {
-        let count = driven.len();
-        driven.retain_mut(|(driver, places)| {
-            step(&mut **driver, places).inspect_err(|why| self.fail(places, why)).is_ok()
-        });
-        driven.len() == count
+    /// Takes a step with each driver. Returns whether none failed.
+    fn step(&mut self, driven: &mut [Driven], step: &mut Step<'_>) -> bool {
+        let mut failed: HashSet<usize> = HashSet::new();
+        for (driver, places) in driven {
+            if let Err(why) = step(&mut **driver, places) {
+                self.fail(places, &why);
+                failed.extend(places.iter());
+            }
+        }
+        if !failed.is_empty() {
+            let others: Vec<usize> = (0..self.reports.len()).filter(|place| !failed.contains(place)).collect();
+            self.fail(&others, "another disk of its group cannot begin");
+        }
+        failed.is_empty()
     }
 
     /// Tells and notes a problem with disks.

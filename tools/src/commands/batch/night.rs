@@ -12,6 +12,7 @@ use super::disk::State;
 use super::order::Order;
 use super::report::{DiskReport, Outcome};
 use super::unit;
+use crate::versions::Directory;
 
 /// Time between two looks whether the batch goes on.
 const STEP: Duration = Duration::from_millis(100);
@@ -82,6 +83,7 @@ impl Turnstile {
 /// Backs up the disks, and returns the outcome of each, in the order of the plan.
 pub(super) fn run(
     plan: &Plan,
+    pool: &Directory,
     states: &[State],
     order: &Order,
     ignores_window: bool,
@@ -109,7 +111,7 @@ pub(super) fn run(
                 Some(why) => {
                     own.iter().map(|state| DiskReport::new(plan, state, Outcome::NotBegun, Some(why.clone()))).collect()
                 }
-                None => unit::run(plan, &own, &limits),
+                None => unit::run(plan, pool, &own, &limits),
             });
             if let Ok(mut done) = done.lock() {
                 done.extend(unit.disks.iter().copied().zip(reports));

@@ -12,10 +12,12 @@ use super::disk::State;
 use super::hold::Attempt;
 use super::night::Limits;
 use super::report::{DiskReport, Outcome};
+use crate::control::FailureKind;
 use crate::exit;
+use crate::versions::Directory;
 
 /// Backs up the disks of a unit. Those that fail are tried again, as often as the plan says.
-pub(super) fn run(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<DiskReport> {
+pub(super) fn run(plan: &Plan, pool: &Directory, states: &[&State], limits: &Limits<'_>) -> Vec<DiskReport> {
     let mut reports: Vec<Option<DiskReport>> = states.iter().map(|_| None).collect();
     let locks: Result<Vec<File>, String> = states.iter().map(|state| state.lock_directory()).collect();
     let _locks = match locks {
@@ -33,8 +35,17 @@ pub(super) fn run(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Di
         if open.is_empty() || (attempt > 1 && !limits.wait(plan.retry_after())) {
             break;
         }
-        let own: Vec<&State> = open.iter().filter_map(|place| states.get(*place).copied()).collect();
-        for (place, mut report) in open.into_iter().zip(attempt_once(plan, &own, limits, attempt)) {
+        // Another batch may have stored a version before these were locked, or the last attempt one whose end nobody saw.
+        let own = open.iter().filter_map(|place| states.get(*place));
+        let fresh: Vec<State> = match own.map(|state| State::of(plan, state.number, pool)).collect() {
+            Ok(fresh) => fresh,
+            Err(failure) => {
+                exit::tell(&format!("{failure}\n"));
+                break;
+            }
+        };
+        let own: Vec<&State> = fresh.iter().collect();
+        for (place, mut report) in open.into_iter().zip(attempt_once(plan, pool, &own, limits, attempt)) {
             report.attempts = attempt;
             let Some(slot) = reports.get_mut(place) else { continue };
             let left = slot.take().map(|former| former.left).unwrap_or_default();
@@ -52,12 +63,13 @@ pub(super) fn run(plan: &Plan, states: &[&State], limits: &Limits<'_>) -> Vec<Di
     reports
 }
 
-fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>, number: u32) -> Vec<DiskReport> {
+fn attempt_once(plan: &Plan, pool: &Directory, states: &[&State], limits: &Limits<'_>, number: u32) -> Vec<DiskReport> {
     let mut attempt = Attempt::new(plan, states, limits, number);
     let Some(held) = attempt.hold() else { return attempt.reports };
     for ((mut driver, places), points) in held.disks {
         for (disk, (place, point)) in places.into_iter().zip(points).enumerate() {
             let (Some(state), Some(report)) = (states.get(place), attempt.reports.get_mut(place)) else { continue };
+            let token = point.token.clone();
             let put = put(plan, state, point.with_known_beginning(), report, (&mut *driver, disk), limits);
             let untold = match put {
                 Ok(()) => Ok(()),
@@ -68,7 +80,9 @@ fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>, number: u32
                 }
             };
             let is_stored = report.version.is_some();
-            let verdict = if is_stored { Verdict::Stored } else { Verdict::Failed };
+            // A put that died may have named its version: then the next one builds on this checkpoint.
+            let is_durable = is_stored || (token.is_some() && newest_token(plan, pool, state) == token);
+            let verdict = if is_durable { Verdict::Stored } else { Verdict::Failed };
             report.outcome = if is_stored { Outcome::Stored } else { Outcome::Failed };
             report.held_ms = u64::try_from(held.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
             let ended = driver.end(disk, verdict);
@@ -80,6 +94,10 @@ fn attempt_once(plan: &Plan, states: &[&State], limits: &Limits<'_>, number: u32
         }
     }
     attempt.reports
+}
+
+fn newest_token(plan: &Plan, pool: &Directory, state: &State) -> Option<String> {
+    State::of(plan, state.number, pool).ok()?.newest?.token
 }
 
 /// Why a disk was not put.
@@ -120,7 +138,8 @@ fn put(
     let given = options.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?)));
     let mut words: Vec<String> = ["put", "--image", "--asks-before-naming"].map(str::to_owned).to_vec();
     words.extend(given);
-    words.extend(["--".to_owned(), point.source, version.clone()]);
+    let source = point.source.clone();
+    words.extend(["--".to_owned(), source.clone(), version.clone()]);
     let mut moved = None;
     let mut check = || {
         moved = driver.check(disk, &|| limits.gives_up()).err();
@@ -129,6 +148,12 @@ fn put(
     let ended = child::run(&report.name, &words, &|| limits.gives_up(), &mut check)?;
     if let Some(why) = moved {
         return Err(why.into());
+    }
+    if ended.code == Some(exit::code(FailureKind::Usage)) && point.map.is_some() {
+        // A map that cannot be used costs time, and no backup.
+        let without_map = Some(ended.message());
+        let point = Point { map: None, token_from: None, without_map, source, ..point };
+        return self::put(plan, state, point, report, (driver, disk), limits);
     }
     let image = &ended.result["image"];
     let number = |value: &Value| value.as_u64().unwrap_or(0);
