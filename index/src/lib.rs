@@ -53,6 +53,7 @@ mod placed;
 mod progress;
 mod rebuild;
 mod sealed;
+mod since;
 mod stats;
 
 #[cfg(test)]
@@ -67,5 +68,6 @@ pub use locality::ContainerTables;
 pub use many::SealedCells;
 pub use occupancy::{NewLists, Occupied};
 pub use options::IndexOptions;
+pub use since::{Kept, Since};
 pub use rebuild::{Continued, IndexBuilder};
 pub use stats::IndexStats;

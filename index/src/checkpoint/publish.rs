@@ -86,8 +86,8 @@ impl Index {
 
     /// Does steps 2 and 3; returns the old set.
     fn switch(&self, tankers: &[Arc<SealedTanker>]) -> Arc<SealedSet> {
-        let epoch = self.sealed_set().epoch() + 1;
-        let new = Arc::new(SealedSet::new(epoch, tankers.to_vec(), self.filters.clone()));
+        let new = Arc::new(self.sealed_set().followed_by(tankers.to_vec(), self.filters.clone()));
+        let epoch = new.epoch();
         let old = mem::replace(&mut *self.sealed.write(), new.clone());
         // Before the patches that describe changes of cells in these tankers are removed.
         let kept: HashMap<u64, &Arc<SealedTanker>> = new.tankers().iter().map(|tanker| (tanker.id, tanker)).collect();

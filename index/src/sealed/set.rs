@@ -3,6 +3,7 @@
 //! A lookup asks the Bloom filter array for the *candidates* of a fingerprint (MAD2 section III.B) and then only these
 //! tankers, newest first, because a backup usually repeats recent data. Tankers without a filter are always candidates.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use dedupfs_store::{Fingerprint, Result};
@@ -40,6 +41,10 @@ pub(crate) struct SealedSet {
     owners: Vec<Owners>,
     /// Positions of tankers without a filter.
     uncovered: Vec<u32>,
+    /// For each tanker, the number of the first set that had these cells.
+    since: Vec<u64>,
+    /// The first set from which on no tanker has gone, or had other cells.
+    grown_since: u64,
 }
 
 /// (number of the query, position of a tanker). Sorted, they are in the order of queries, newest tanker first.
@@ -62,7 +67,35 @@ impl SealedSet {
             valid[group].insert(column.column);
             owners[group][column.column as usize] = position;
         }
-        Self { epoch, tankers, filters, valid, owners, uncovered }
+        let since = vec![epoch; tankers.len()];
+        Self { epoch, tankers, filters, valid, owners, uncovered, since, grown_since: epoch }
+    }
+
+    /// Makes the set that follows this one.
+    pub(crate) fn followed_by(&self, tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
+        let before: HashMap<u64, (&Arc<SealedTanker>, u64)> =
+            self.tankers.iter().zip(&self.since).map(|(tanker, since)| (tanker.id, (tanker, *since))).collect();
+        let mut next = Self::new(self.epoch + 1, tankers, filters);
+        let mut unchanged = 0;
+        for (tanker, since) in next.tankers.iter().zip(&mut next.since) {
+            if let Some((_, before)) = before.get(&tanker.id).filter(|(before, _)| tanker.same_cells(before)) {
+                (*since, unchanged) = (*before, unchanged + 1);
+            }
+        }
+        if unchanged == self.tankers.len() {
+            next.grown_since = self.grown_since;
+        }
+        next
+    }
+
+    /// Whether the set of this number, and all between it and this one, lost no cell of a tanker.
+    pub(crate) fn has_only_grown_since(&self, epoch: u64) -> bool {
+        (self.grown_since..=self.epoch).contains(&epoch)
+    }
+
+    /// Whether the tanker at a position, or its cells, came behind the set of this number.
+    pub(crate) fn is_newer(&self, position: u32, epoch: u64) -> bool {
+        self.since.get(position as usize).is_none_or(|since| *since > epoch)
     }
 
     pub(crate) fn epoch(&self) -> u64 {

@@ -452,3 +452,25 @@ fn regression_half_written_tankers_are_removed() {
     index.self_check().unwrap();
     assert_eq!(contents(&index).len(), 200);
 }
+
+#[test]
+fn answers_are_kept_while_tankers_are_sealed_and_not_when_one_changes() {
+    let (_disk, index) = empty(TINY);
+    let apply = |row, changes: &[Change]| {
+        index.apply(row, changes).unwrap();
+        index.checkpoint(row).unwrap();
+    };
+    apply(1, &(0..64).map(|number| insert(number, 1)).collect::<Vec<_>>());
+    let asked: Vec<_> = [3, 100, 500].map(fingerprint).to_vec();
+    let (answers, epoch) = index.locate_to_keep(&asked).unwrap();
+    let lasting = |location| Kept { location, is_lasting: true };
+    assert_eq!(answers, [lasting(Some(location(1))), lasting(None), lasting(None)]);
+    apply(2, &(64..192).map(|number| insert(number, 2)).collect::<Vec<_>>());
+    let since = index.located_since(&asked, epoch).unwrap().unwrap();
+    assert_eq!(since, [Since::AsBefore, Since::Now(Some(location(2))), Since::AsBefore]);
+    index.stage(&fingerprint(500), location(7));
+    let (answers, _) = index.locate_to_keep(&asked).unwrap();
+    assert_eq!(answers[2], Kept { location: Some(location(7)), is_lasting: false });
+    apply(3, &[remove(3, 1)]);
+    assert_eq!(index.located_since(&asked, epoch).unwrap(), None);
+}

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::{ContainerId, Fingerprint, PoolId};
 
-use crate::{Cell, Change, Index, IndexOptions, Location, NewLists, Occupied};
+use crate::{Cell, Change, Index, IndexOptions, Kept, Location, NewLists, Occupied, Since};
 
 pub(crate) const DIRECTORY: &str = "index/chunks";
 pub(crate) const POOL: PoolId = PoolId([7; 16]);

@@ -168,12 +168,33 @@ fn compare(index: &Index, model: &Model) {
     }
 }
 
+/// Answers of earlier moments, with the changes since then, are those of now.
+fn compare_kept(index: &Index, model: &Model, kept: &[(Vec<Kept>, u64)]) {
+    let fingerprints: Vec<Fingerprint> = (0..KEYS + 20).map(fingerprint).collect();
+    for (answers, epoch) in kept {
+        let Some(changes) = index.located_since(&fingerprints, *epoch).unwrap() else { continue };
+        for ((fingerprint, answer), since) in fingerprints.iter().zip(answers).zip(changes) {
+            let now = match since {
+                Since::Now(location) => location,
+                Since::AsBefore if answer.is_lasting => answer.location,
+                Since::AsBefore => continue,
+            };
+            assert_eq!(now, model.get(fingerprint).map(|cell| cell.location));
+        }
+    }
+}
+
 fn run(steps: Vec<Step>, options: IndexOptions) {
     let (mut disk, mut index) = empty(options);
+    // Those of an index that was closed are worth nothing.
+    let mut kept = Vec::new();
     let mut model = Model::default();
     let mut checkpoint = 0;
     let mut frozen = None;
     for step in steps {
+        if matches!(step, Step::Reopen | Step::Crash(_) | Step::ReopenWithoutLists(_)) {
+            kept.clear();
+        }
         match step {
             Step::Stage(key, container) => {
                 index.stage(&fingerprint(key), location(container));
@@ -231,6 +252,9 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
         }
         index.self_check().unwrap();
         compare(&index, &model);
+        compare_kept(&index, &model, &kept);
+        let fingerprints: Vec<Fingerprint> = (0..KEYS + 20).map(fingerprint).collect();
+        kept.push(index.locate_to_keep(&fingerprints).unwrap());
     }
     assert_eq!(contents(&index), model.committed);
     complete(&index).unwrap();
