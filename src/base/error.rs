@@ -99,6 +99,9 @@ pub enum EngineError {
     /// Not supported by this filesystem.
     #[error("operation not supported")]
     NotSupported,
+    /// A chunk that was named without its bytes is not in the pool.
+    #[error("a chunk that the pool had is not there any more")]
+    ChunkGone,
     /// Invalid arguments.
     #[error("invalid argument: {0}")]
     Invalid(&'static str),

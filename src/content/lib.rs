@@ -27,10 +27,14 @@ pub use containers::{
     Inspection, RECLAIM_STREAM, StreamId, Suspect, Wanted, WholeContainer,
 };
 pub use dedup::{
-    ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, Neighbour, Pin, RootPin, Section,
+    ASKED_AT_ONCE, Answer, ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, KeptAnswers, Neighbour, Pin,
+    RootPin, SEALED_BYTES, Section,
 };
 pub use fetch::{AnyView, Fetcher, NodeReader, NodeView, Sweep, SweepTarget};
-pub use file::{Change, Changes, DeltaSource, FileBody, FileContext, Published, ReadAhead, first_other_than_zero};
+pub use file::{
+    Change, Changes, DeltaSource, FileBody, FileContext, NamedBytes, NamedChunk, NamedRules, Published, ReadAhead,
+    first_other_than_zero,
+};
 pub use fingerprint::Fingerprinter;
 pub use ingest::{BatchPool, IngestContext};
 pub use limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};

@@ -38,6 +38,8 @@ pub(crate) const DIRTY_EXTENT_OVERHEAD_BYTES: u64 = 96;
 /// Number of a file's former chunks that are kept as a first guess for data written over them. At a mean of 8 KiB they
 /// cover 256 MiB.
 pub(crate) const BLOCK_INDEX_CHUNKS_MAX: usize = 32_768;
+/// Number of answers given ahead that a put keeps. At a mean of 8 KiB they cover 128 MiB, far more than its batches under way.
+pub(crate) const KEPT_ANSWERS_MAX: usize = 16_384;
 /// Largest extent into which randomly written bytes are gathered.
 pub(crate) const DIRTY_EXTENT_BYTES_MAX: usize = 1 << 20;
 /// Largest file. The kernel's offsets are signed; recipes would allow more.

@@ -29,7 +29,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dedupfs_content::Changes;
 use dedupfs_namespace::is_frozen;
 use dedupfs_service::Ino;
 use dedupfs_store::device::PoolLock;
@@ -52,7 +51,7 @@ pub use unrecovered::UnrecoveredPool;
 
 use crate::config::CLOSE_PATIENCE;
 use crate::service::Service;
-use crate::transfer::{self, ImageOptions, Patterns, PutOptions, TransferReport};
+use crate::transfer::{self, Cutting, ImageFiles, ImageOptions, Patterns, PutOptions, TransferReport};
 use crate::upkeep::check::RebuildReport;
 use crate::upkeep::export_watch::ExportWatch;
 use crate::upkeep::reclaim::ReclaimControl;
@@ -131,11 +130,26 @@ impl Pool {
     pub fn put_image(
         &self,
         options: &ImageOptions,
-        (source, changes): (OwnedFd, Option<Changes>),
+        files: ImageFiles,
         to: (Ino, &[u8]),
         progress: &dyn Progress,
     ) -> transfer::Result<TransferReport> {
-        transfer::put_image(&self.core, &self.service, options, (source, changes), to, progress)
+        transfer::put_image(&self.core, &self.service, options, files, to, progress)
+    }
+
+    /// Returns how content is cut and named in this pool.
+    #[must_use]
+    pub fn cutting(&self) -> Cutting {
+        Cutting::of(&self.core)
+    }
+
+    /// Answers questions about chunks ahead of their content: [`QUESTION_BYTES`](transfer::QUESTION_BYTES) each, at most
+    /// [`ASKED_AT_ONCE`](transfer::ASKED_AT_ONCE). Returns [`ANSWER_BYTES`](transfer::ANSWER_BYTES) for each.
+    ///
+    /// # Errors
+    /// `Invalid` for questions that are cut off, or too many; `NotSupported` if the pool compares bytes; the index cannot be read.
+    pub fn answer_ahead(&self, questions: &[u8]) -> Result<Vec<u8>> {
+        transfer::answer(&self.core, questions)
     }
 
     /// Copies a tree, or what `patterns` choose of it, or a file out; see `transfer::get`.

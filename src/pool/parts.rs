@@ -304,6 +304,7 @@ impl Parts {
             memory: files_memory,
             memory_limit_bytes: memory.files_bytes,
             scope: None,
+            kept: None,
         });
         let files = Arc::new(FileContext {
             ingest,

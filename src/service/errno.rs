@@ -49,6 +49,7 @@ pub(crate) fn errno(error: &EngineError) -> Errno {
             | StoreError::Usage(_),
         )
         | EngineError::Database(_)
+        | EngineError::ChunkGone
         | EngineError::CountsInDoubt
         | EngineError::Ended(_)
         | EngineError::CountTooLarge { .. }

@@ -48,15 +48,17 @@ use serde::{Deserialize, Serialize};
 pub use self::get::Patterns;
 pub(crate) use self::get::get;
 pub use self::put::{
-    BaseChoice, CHECKED_XATTR, ImageBase, ImageOptions, ImageReport, Owner, PutOptions, RACY_MS, TOKEN_BYTES_MAX,
-    TOKEN_XATTR, VerifyImage, VersionOptions,
+    ANSWER_BYTES, BaseChoice, CHECKED_XATTR, Cutter, Cutting, ImageBase, ImageFiles, ImageOptions, ImageReport,
+    NAMED_RECORD_BYTES, NAMED_ZEROS_BYTES_MAX, NamedImage, Owner, PutOptions, QUESTION_BYTES, RACY_MS, TOKEN_BYTES_MAX,
+    TOKEN_XATTR, VerifyImage, VersionOptions, encode_named,
 };
-pub(crate) use self::put::{put, put_image, put_version};
+pub(crate) use self::put::{answer, put, put_image, put_version};
 pub use self::thaw::ThawReport;
 pub(crate) use self::thaw::thaw;
 use crate::versions::name::VersionReport;
 use dedupfs_base::EngineError;
-pub use dedupfs_content::{Change, Changes};
+pub use dedupfs_content::{ASKED_AT_ONCE, Change, Changes, NamedBytes, NamedChunk, SEALED_BYTES};
+pub use dedupfs_store::Fingerprint;
 
 /// Limit of problems that a report describes. The others are only counted.
 pub(crate) const PROBLEMS_TOLD_MAX: usize = 1000;

@@ -4,7 +4,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 
 use dedupfs::NoProgress;
-use dedupfs::transfer::{Change, Changes, ImageBase, ImageOptions, VerifyImage};
+use dedupfs::transfer::{Change, Changes, ImageBase, ImageFiles, ImageOptions, VerifyImage};
 use dedupfs_service::ROOT_INO;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
@@ -50,7 +50,7 @@ impl Workload {
         };
         let source = File::open(&image).expect("opens").into();
         let to = (ROOT_INO, name.as_bytes());
-        let report = self.pool().put_image(&options, (source, Some(changes)), to, &NoProgress).expect("puts");
+        let report = self.pool().put_image(&options, ImageFiles::new(source, Some(changes)), to, &NoProgress).expect("puts");
         let image = report.image.expect("tells of the image");
         assert_eq!((report.problem_count, image.lies), (0, vec![]));
         if image.full_because.is_none() {

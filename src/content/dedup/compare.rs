@@ -23,7 +23,7 @@ use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError, tree, waiting};
 
 use super::finds::Finds;
-use super::{Deduplicator, Pin, Section, SegmentEntry};
+use super::{Deduplicator, Own, Pin, Section, SegmentEntry};
 use crate::containers::StreamId;
 use crate::fetch::{AnyView, NodeView};
 
@@ -107,7 +107,7 @@ impl Comparing {
         children: &mut [Child],
         stored: &[Child],
     ) -> Result<bool> {
-        let looked_up = dedup.look_up(entries, (None, None))?;
+        let looked_up = dedup.look_up(entries, &Own::default())?;
         let mut damage_seen = looked_up.damage_seen;
         for (&(at, entry), verdict) in looked_up.chunks.iter().zip(&looked_up.verdicts) {
             let hint = stored.get(at).map_or(ContainerId::NONE, |child| child.hint);

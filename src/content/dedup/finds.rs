@@ -7,7 +7,7 @@ use dedupfs_store::recipe::{Child, Node};
 use dedupfs_store::{ContainerId, Fingerprint, tree};
 
 use super::compare::Comparing;
-use super::{Deduplicator, Pin, Section, SegmentEntry};
+use super::{Deduplicator, Own, Pin, Section, SegmentEntry};
 use crate::containers::StreamId;
 
 /// The treatment of content whose fingerprint is known.
@@ -24,7 +24,7 @@ pub(super) trait Finds: Send + Sync {
     ) -> Result<(Child, Pin)> {
         // A known segment may name lost chunks; storing them heals all files that share it.
         if dedup.log.has_losses() {
-            dedup.place_chunks(stream, entries, &mut node.children, (None, None))?;
+            dedup.place_chunks(stream, entries, &mut node.children, &Own::default())?;
         }
         Ok(found)
     }

@@ -24,6 +24,7 @@ mod block_index;
 mod compare;
 mod finds;
 mod forward;
+mod kept;
 mod neighbour;
 mod pins;
 #[cfg(test)]
@@ -49,6 +50,7 @@ use dedupfs_sync::{Mutex, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
 pub use forward::{CopiedForward, Forwarded};
+pub use kept::{ASKED_AT_ONCE, Answer, KeptAnswers, SEALED_BYTES};
 pub use neighbour::Neighbour;
 pub(crate) use pins::Pins;
 pub use pins::{Pin, RootPin};
@@ -70,8 +72,10 @@ use dedupfs_store::{LogOp, OperationsLog};
 pub(crate) struct SegmentEntry<'a> {
     /// Fingerprint, length, and the hint if it is known already.
     pub child: Child,
-    /// The bytes; `None` for a chunk that a live recipe names already, and for zeros.
+    /// The bytes; `None` for a chunk that a live recipe names already, for zeros, and for a named chunk.
     pub data: Option<&'a [u8]>,
+    /// The chunk is named by its fingerprint alone: the pool must have it.
+    pub is_named: bool,
 }
 
 /// The filters that come with content.
@@ -81,6 +85,8 @@ pub(crate) struct Own {
     pub(crate) known: Option<Arc<BlockIndex>>,
     /// The chunks that are looked for at all, if not all of the pool's.
     pub(crate) scope: Option<Arc<Neighbour>>,
+    /// Answers that were given ahead.
+    pub(crate) kept: Option<Arc<KeptAnswers>>,
 }
 
 /// The outcome of storing a node.
@@ -131,6 +137,7 @@ pub struct Deduplicator {
     any_claimed: AtomicBool,
     sections: Sections,
     store_lock: Mutex<()>,
+    sealer: Option<kept::Sealer>,
     counters: Counters,
 }
 
@@ -169,6 +176,7 @@ impl Deduplicator {
             any_claimed: AtomicBool::new(false),
             sections: Sections::default(),
             store_lock: Mutex::new(()),
+            sealer: kept::Sealer::new(),
             counters: Counters::default(),
         }
     }
@@ -225,8 +233,8 @@ impl Deduplicator {
             return self.finds.node(self, section, stream, entries, node, found);
         }
         // The old recipe may name lost places.
-        let known = own.known.as_deref().filter(|_| !self.log.has_losses());
-        self.place_chunks(stream, entries, &mut node.children, (known, own.scope.as_deref()))?;
+        let known = own.known.clone().filter(|_| !self.log.has_losses());
+        self.place_chunks(stream, entries, &mut node.children, &Own { known, ..own.clone() })?;
         match self.store_new_node(section, stream, fingerprint, len_bytes, AnyNode::Recipe(node))? {
             Stored::New(stored) => Ok(stored),
             Stored::Meanwhile(found, node) => self.found(section, stream, entries, node, found),
@@ -254,11 +262,11 @@ impl Deduplicator {
         _section: &Section<'_>,
         stream: StreamId,
         entry: SegmentEntry<'_>,
-        scope: Option<&Neighbour>,
+        own: &Own,
     ) -> Result<Child> {
         self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
         let mut child = [entry.child];
-        self.place_chunks(stream, &[entry], &mut child, (None, scope))?;
+        self.place_chunks(stream, &[entry], &mut child, own)?;
         let [child] = child;
         Ok(child)
     }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
-use dedupfs_base::Result;
+use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Location;
 use dedupfs_index::filter::{Filter, Verdict};
 use dedupfs_store::recipe::Child;
@@ -15,7 +15,7 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
-use super::{BlockIndex, Deduplicator, Neighbour, SegmentEntry};
+use super::{Deduplicator, Own, SegmentEntry};
 use crate::containers::StreamId;
 
 /// A chunk with its bytes, and its position in the segment.
@@ -32,34 +32,35 @@ pub(super) struct LookedUp<'a> {
 }
 
 impl Deduplicator {
-    /// Runs the chain for all entries with data, then stores the new chunks. Fills the hints of `children`. `own` are
-    /// the chunks that the file held before, and the scope.
+    /// Runs the chain for all entries with data and for named ones, then stores the new chunks. Fills the hints of `children`.
     pub(super) fn place_chunks(
         &self,
         stream: StreamId,
         entries: &[SegmentEntry<'_>],
         children: &mut [Child],
-        own: (Option<&BlockIndex>, Option<&Neighbour>),
+        own: &Own,
     ) -> Result<()> {
         let looked_up = self.look_up(entries, own)?;
         thread::linger(Step::Lookup);
         self.place(stream, &looked_up, children)
     }
 
-    /// Runs the chain for all entries with data.
-    pub(super) fn look_up<'a>(
-        &self,
-        entries: &'a [SegmentEntry<'a>],
-        (known, scope): (Option<&BlockIndex>, Option<&Neighbour>),
-    ) -> Result<LookedUp<'a>> {
-        let chunks: Vec<Chunk<'_>> = entries.iter().enumerate().filter(|(_, entry)| entry.data.is_some()).collect();
+    /// Runs the chain for all entries with data, and for named ones.
+    pub(super) fn look_up<'a>(&self, entries: &'a [SegmentEntry<'a>], own: &Own) -> Result<LookedUp<'a>> {
+        let is_asked = |(_, entry): &Chunk<'_>| entry.data.is_some() || entry.is_named;
+        let chunks: Vec<Chunk<'_>> = entries.iter().enumerate().filter(is_asked).collect();
+        if self.chain.compare().is_some() && chunks.iter().any(|(_, entry)| entry.is_named) {
+            return Err(EngineError::NotSupported);
+        }
         let fingerprints: Vec<Fingerprint> = chunks.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let data: Vec<&[u8]> = chunks.iter().map(|(_, entry)| entry.data.unwrap_or_default()).collect();
-        let lengths: Vec<u32> = data.iter().map(|data| data.len() as u32).collect();
+        let lengths: Vec<u32> = chunks.iter().map(|(_, entry)| len_of(entry)).collect();
         let epoch = self.indexes.chunks.sealed_epoch();
         let mut query = self.chain.query(&fingerprints, &lengths, &data);
-        let known = known.filter(|known| !known.is_empty()).map(|known| known as &dyn Filter);
-        let own: Vec<&dyn Filter> = known.into_iter().chain(scope.map(|scope| scope as &dyn Filter)).collect();
+        let known = own.known.as_deref().filter(|known| !known.is_empty()).map(|known| known as &dyn Filter);
+        let kept = own.kept.as_deref().map(|kept| kept as &dyn Filter);
+        let scope = own.scope.as_deref().map(|scope| scope as &dyn Filter);
+        let own: Vec<&dyn Filter> = known.into_iter().chain(kept).chain(scope).collect();
         self.chain.run(&mut query, &own)?;
         let damage_seen = query.damage_seen();
         let verdicts = query.verdicts;
@@ -100,6 +101,16 @@ impl Deduplicator {
         let mut seen = HashMap::with_capacity(missing.len());
         for ((at, entry), location) in missing.iter().zip(&found) {
             let (print, data) = (entry.child.fingerprint, entry.data.unwrap_or_default());
+            if entry.is_named {
+                let is_usable = |location: &&Location| location.len_bytes() == len_of(entry);
+                let container = location.as_ref().filter(is_usable).map(|location| location.container());
+                match (container.filter(|container| self.usable(*container)), seen.get(&print)) {
+                    (Some(container), _) => set_hint(children, *at, container),
+                    (None, Some(position)) => places.push((*at, *position)),
+                    (None, None) => return Err(EngineError::ChunkGone),
+                }
+                continue;
+            }
             if let Some(location) = location
                 && let Some(container) = self.finds.chunk(&print, data, *location)?
                 && self.usable(container)
@@ -129,6 +140,11 @@ impl Deduplicator {
         self.counters.bytes_stored.fetch_add(stored_bytes, Ordering::Relaxed);
         Ok(())
     }
+}
+
+fn len_of(entry: &SegmentEntry<'_>) -> u32 {
+    let len_bytes = entry.data.map_or(entry.child.len_bytes, |data| data.len() as u64);
+    u32::try_from(len_bytes).unwrap_or(u32::MAX)
 }
 
 fn set_hint(children: &mut [Child], at: usize, container: ContainerId) {

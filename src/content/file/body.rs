@@ -8,7 +8,7 @@ use dedupfs_store::recipe::{Child, Root};
 use super::dirty::DirtyExtents;
 use super::former::Former;
 use crate::containers::StreamId;
-use crate::dedup::{Deduplicator, Neighbour};
+use crate::dedup::{Deduplicator, KeptAnswers, Neighbour};
 use crate::fetch::Fetcher;
 use crate::ingest::{Ingest, IngestContext};
 use crate::limits::{BATCH_BYTES, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
@@ -36,7 +36,16 @@ impl FileContext {
     /// The same, for new content that is compared with the chunks of `scope` alone.
     #[must_use]
     pub fn within(&self, scope: Neighbour) -> Self {
-        let ingest = IngestContext { scope: Some(Arc::new(scope)), ..(*self.ingest).clone() };
+        self.with(IngestContext { scope: Some(Arc::new(scope)), ..(*self.ingest).clone() })
+    }
+
+    /// The same, for content of whose chunks answers were given ahead. All of the pool is its scope.
+    #[must_use]
+    pub fn with_kept(&self, kept: Arc<KeptAnswers>) -> Self {
+        self.with(IngestContext { scope: None, kept: Some(kept), ..(*self.ingest).clone() })
+    }
+
+    fn with(&self, ingest: IngestContext) -> Self {
         let Self { chunks, dirty, dirty_file_limit_bytes, .. } = self;
         let (chunks, dirty) = (chunks.clone(), dirty.clone());
         Self { ingest: Arc::new(ingest), chunks, dirty, dirty_file_limit_bytes: *dirty_file_limit_bytes }
@@ -347,6 +356,21 @@ impl FileBody {
 
     pub(super) fn append_zeros(&mut self, stream: StreamId, len_bytes: u64) -> Result<()> {
         push_gap(self.stream(stream)?, len_bytes)
+    }
+
+    /// Appends zeros as such, however few they are.
+    pub(super) fn append_exact_zeros(&mut self, stream: StreamId, len_bytes: u64) -> Result<()> {
+        self.stream(stream)?.push_zeros(len_bytes)
+    }
+
+    /// Appends chunks that the pool must have.
+    pub(super) fn append_named(&mut self, stream: StreamId, children: &[Child]) -> Result<()> {
+        self.stream(stream)?.push_named(children)
+    }
+
+    /// Appends a chunk that is cut already.
+    pub(super) fn append_chunk(&mut self, stream: StreamId, bytes: &[u8]) -> Result<()> {
+        self.stream(stream)?.push_chunk(bytes)
     }
 
     /// Returns the run behind the pieces. A new run takes the last pieces back.

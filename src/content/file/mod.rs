@@ -13,7 +13,8 @@
 //! - Publishing merges and finishes everything, builds the tree and logs the new root. Until then the namespace keeps
 //!   the old root: a crash leaves the old content or the new, never a mixture.
 //!
-//! A clone ([`splice`]) takes over pieces from another file. A delta ([`delta`]) reads what changed from outside of the pool.
+//! A clone ([`splice`]) takes over pieces from another file. A delta ([`delta`]) reads what changed from outside of the pool;
+//! of named chunks ([`named`]) only those that are new.
 //!
 //! An append goes back to the start of the last segments, and to the start of the chunks that the end of the file had
 //! cut. So the boundaries are the same as if the file had been written at once.
@@ -22,6 +23,7 @@ pub(crate) mod body;
 mod delta;
 pub(crate) mod dirty;
 mod former;
+mod named;
 mod published;
 pub(crate) mod read;
 mod read_ahead;
@@ -31,4 +33,5 @@ pub(crate) mod splice;
 
 pub use body::{FileBody, FileContext, Published};
 pub use delta::{Change, Changes, DeltaSource, first_other_than_zero};
+pub use named::{NamedBytes, NamedChunk, NamedRules};
 pub use read_ahead::ReadAhead;

@@ -14,6 +14,8 @@
 //! Cost: a pin for each shared piece. At each end of the range at most two chunks are read and some segments are stored
 //! anew.
 
+use std::ops::Range;
+
 use dedupfs_base::Result;
 use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Child;
@@ -99,6 +101,29 @@ impl FileBody {
             .chain(slices(&source.pieces, origin, from, from + len_bytes))
             .chain(slices(&self.pieces, Origin::Behind, at + len_bytes, size_bytes))
             .collect();
+        let pieces = self.join(stream, &row)?;
+        (self.pieces, self.changed) = (pieces, true);
+        self.count_memory();
+        Ok(())
+    }
+
+    /// Puts each of these ranges of `source`, which ascend, in place of the same range of this content, or behind it. Costs one walk over
+    /// both, however many ranges there are.
+    pub(super) fn take_ranges(&mut self, stream: StreamId, source: &Self, ranges: &[Range<u64>]) -> Result<()> {
+        let size_bytes = self.pieces.len_bytes();
+        let mut row = Vec::new();
+        let mut end = 0;
+        for range in ranges {
+            let until = range.start.min(size_bytes);
+            if end < until {
+                row.extend(slices(&self.pieces, Origin::Before, end, until));
+            }
+            row.extend(slices(&source.pieces, Origin::Elsewhere, range.start, range.end));
+            end = range.end;
+        }
+        if end < size_bytes {
+            row.extend(slices(&self.pieces, Origin::Behind, end, size_bytes));
+        }
         let pieces = self.join(stream, &row)?;
         (self.pieces, self.changed) = (pieces, true);
         self.count_memory();

@@ -21,8 +21,9 @@ use crate::recipe::{Piece, PieceKind};
 /// One chunk of the segment that is being collected.
 struct Entry {
     child: Child,
-    /// Its bytes; `None` if a live recipe names it already.
+    /// Its bytes; `None` if a live recipe names it already, or the pool must have it.
     data: Option<(Arc<PooledBuffer>, Range<usize>)>,
+    is_named: bool,
 }
 
 /// Collects chunks and stores a segment whenever one is complete.
@@ -51,7 +52,7 @@ impl Assembly {
     ) -> Self {
         let (entries, pieces) = (Vec::new(), Vec::new());
         let (dedup, listed) = (context.dedup.clone(), context.memory.hold(0, 0));
-        let own = Own { known, scope: context.scope.clone() };
+        let own = Own { known, scope: context.scope.clone(), kept: context.kept.clone() };
         Self { dedup, stream, own, rule: context.rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
     }
 
@@ -67,7 +68,15 @@ impl Assembly {
             self.zero_run_bytes += child.len_bytes;
             return Ok(());
         }
-        self.push(Entry { child, data: None }, section)
+        self.push(Entry { child, data: None, is_named: false }, section)
+    }
+
+    /// Adds a chunk by its fingerprint alone.
+    pub(super) fn push_named(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
+        if child.fingerprint.is_zero() {
+            return self.push_known(child, section);
+        }
+        self.push(Entry { child, data: None, is_named: true }, section)
     }
 
     /// Adds a chunk with its bytes.
@@ -83,7 +92,7 @@ impl Assembly {
             self.content.release(child.len_bytes);
             return Ok(());
         }
-        self.push(Entry { child, data: Some((buffer.clone(), range)) }, section)
+        self.push(Entry { child, data: Some((buffer.clone(), range)), is_named: false }, section)
     }
 
     fn push(&mut self, entry: Entry, section: Option<&Section<'_>>) -> Result<()> {
@@ -119,7 +128,7 @@ impl Assembly {
             if self.rule.must_end_before(self.bytes, self.entries.len(), run_bytes) {
                 self.end_segment(section)?;
             }
-            self.list(Entry { child: hole_child(run_bytes), data: None });
+            self.list(Entry { child: hole_child(run_bytes), data: None, is_named: false });
             self.bytes += run_bytes;
         }
         self.zero_run_bytes = 0;
@@ -162,7 +171,8 @@ impl Assembly {
             && let [only] = self.entries.as_slice()
             && !only.child.fingerprint.is_zero()
         {
-            let child = self.dedup.store_chunk(section, self.stream, only.view(), self.own.scope.as_deref())?;
+            let own = Own { known: None, ..self.own.clone() };
+            let child = self.dedup.store_chunk(section, self.stream, only.view(), &own)?;
             return Ok(vec![Piece { kind: PieceKind::Chunk, child, pin: None }]);
         }
         self.end_segment(Some(section))?;
@@ -173,6 +183,6 @@ impl Assembly {
 impl Entry {
     fn view(&self) -> SegmentEntry<'_> {
         let data = self.data.as_ref().and_then(|(buffer, range)| buffer.get(range.clone()));
-        SegmentEntry { child: self.child, data }
+        SegmentEntry { child: self.child, data, is_named: self.is_named }
     }
 }

@@ -30,7 +30,7 @@ pub(crate) use buffer::PooledBuffer;
 
 use crate::chunker::Chunker;
 use crate::containers::StreamId;
-use crate::dedup::{BlockIndex, Deduplicator, Neighbour, Pin, Section};
+use crate::dedup::{BlockIndex, Deduplicator, KeptAnswers, Neighbour, Pin, Section};
 use crate::limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, BATCHES_IN_FLIGHT_MIN, INLINE_BATCH_BYTES};
 use crate::recipe::Piece;
 use crate::recipe::segmenter::SegmentRule;
@@ -60,6 +60,8 @@ pub struct IngestContext {
     pub memory_limit_bytes: u64,
     /// The chunks that new content is compared with, if not all of the pool's.
     pub scope: Option<Arc<Neighbour>>,
+    /// Answers that were given ahead.
+    pub kept: Option<Arc<KeptAnswers>>,
 }
 
 impl IngestContext {
@@ -74,6 +76,7 @@ impl IngestContext {
 enum Item {
     Data { buffer: PooledBuffer, lengths: Vec<u32>, fingerprints: Vec<Fingerprint> },
     Known(Vec<Child>),
+    Named(Vec<Child>),
 }
 
 struct RunState {
@@ -169,6 +172,26 @@ impl Ingest {
         self.force_cut()?;
         self.len_bytes += children.iter().map(|child| child.len_bytes).sum::<u64>();
         self.deliver(Item::Known(children.to_vec()))
+    }
+
+    /// Adds chunks that the pool must have, by their fingerprints alone. Content before them ends in a cut.
+    pub(crate) fn push_named(&mut self, children: &[Child]) -> Result<()> {
+        self.force_cut()?;
+        self.len_bytes += children.iter().map(|child| child.len_bytes).sum::<u64>();
+        self.deliver(Item::Named(children.to_vec()))
+    }
+
+    /// Adds a chunk that is cut already. Content before it ends in a cut.
+    pub(crate) fn push_chunk(&mut self, bytes: &[u8]) -> Result<()> {
+        if self.buffer.len() > self.cut_bytes {
+            self.force_cut()?;
+        }
+        self.len_bytes += bytes.len() as u64;
+        self.content.add(bytes.len() as u64);
+        self.buffer.extend_from_slice(bytes);
+        self.lengths.push(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        self.cut_bytes += bytes.len();
+        if self.cut_bytes >= BATCH_BYTES { self.hand_off() } else { Ok(()) }
     }
 
     /// Adds zeros without chunking them. Content before them ends in a cut.
@@ -377,6 +400,7 @@ impl Drop for Unfinished {
 fn assemble(assembly: &mut Assembly, item: Item, section: Option<&Section<'_>>) -> Result<()> {
     match item {
         Item::Known(children) => children.into_iter().try_for_each(|child| assembly.push_known(child, section)),
+        Item::Named(children) => children.into_iter().try_for_each(|child| assembly.push_named(child, section)),
         Item::Data { buffer, lengths, fingerprints } => {
             let buffer = Arc::new(buffer);
             let mut start = 0;

@@ -13,7 +13,7 @@ use rustix::net::{
 };
 
 /// Descriptors of a request at most.
-const DESCRIPTORS_MAX: usize = 2;
+const DESCRIPTORS_MAX: usize = 3;
 
 pub(super) fn send(mut stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if descriptors.is_empty() {
@@ -72,7 +72,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 send(&ours, &line, &[file.as_fd()]).unwrap();
-                send(&ours, b"more", &[file.as_fd(), file.as_fd()]).unwrap();
+                send(&ours, b"more", &[file.as_fd(), file.as_fd(), file.as_fd()]).unwrap();
                 send(&ours, b"without", &[]).unwrap();
                 ours.shutdown(std::net::Shutdown::Write).unwrap();
             });

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Failure, FailureKind};
 
 /// Version of the protocol. Both sides must have the same; they are installed together.
-pub(crate) const PROTOCOL_VERSION: u32 = 6;
+pub(crate) const PROTOCOL_VERSION: u32 = 7;
 /// Limit of a request. The largest holds a few options.
 pub(super) const REQUEST_BYTES_MAX: u64 = 64 * 1024;
 /// Limit of a reply. The largest holds the findings of a check of a badly damaged pool.
@@ -36,7 +36,8 @@ pub(crate) struct PutRequest {
     pub(crate) options: PutOptions,
 }
 
-/// An image to be put. The open image travels with it and, behind it, the file with its changes, if these are known.
+/// An image to be put. The open image travels with it. Behind it come the file of its named chunks, if the options say so, and the file with
+/// its changes, if these are known.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct PutImageRequest {
     pub(crate) into: Ino,
@@ -102,6 +103,12 @@ pub(crate) enum Request {
     Put(PutRequest),
     /// Puts the image of a disk: [`TransferReport`](dedupfs::transfer::TransferReport).
     PutImage(PutImageRequest),
+    /// Returns how the pool cuts content: [`Cutting`](dedupfs::transfer::Cutting).
+    Cutting,
+    /// Answers so many questions about chunks, in the file that travels with it.
+    AnswerAhead {
+        count: u32,
+    },
     /// Copies a tree out of the pool: [`TransferReport`](dedupfs::transfer::TransferReport).
     Get(GetRequest),
     /// Makes a version: [`VersionReport`](dedupfs::VersionReport).
@@ -243,6 +250,8 @@ mod tests {
             Request::Reclaim(ReclaimOptions::default()),
             Request::ReclaimStatus,
             Request::StopReclaim,
+            Request::Cutting,
+            Request::AnswerAhead { count: 3 },
             Request::PauseReclaim(true),
             Request::Put(PutRequest { into: 7, name: b"\xff\n".to_vec(), options: PutOptions::default() }),
             Request::Get(GetRequest {
@@ -302,9 +311,9 @@ mod tests {
 
     #[test]
     fn another_version_is_refused_with_advice_even_if_its_request_is_unknown() {
+        let failure = decode_request(br#"{"protocol":8,"request":{"dance":[]}}"#).unwrap_err();
+        assert!(failure.message.contains("protocol 8") && failure.message.contains("mount"), "{failure}");
         let failure = decode_request(br#"{"protocol":7,"request":{"dance":[]}}"#).unwrap_err();
-        assert!(failure.message.contains("protocol 7") && failure.message.contains("mount"), "{failure}");
-        let failure = decode_request(br#"{"protocol":6,"request":{"dance":[]}}"#).unwrap_err();
         assert_eq!(failure.kind, FailureKind::Usage);
     }
 

@@ -100,8 +100,12 @@ impl ControlTarget for Daemon {
             Request::TrialRecovery(scratch) => to_value(self.trial_recovery(&scratch, progress)?),
             Request::Put(request) => to_value(self.put(&request, descriptor()?, progress)?),
             Request::PutImage(request) => {
-                to_value(self.put_image(&request, (descriptor()?, descriptor().ok()), progress)?)
+                let image = descriptor()?;
+                let named = (request.options.named != NamedImage::No).then(&mut descriptor).transpose()?;
+                to_value(self.put_image(&request, (image, named, descriptor().ok()), progress)?)
             }
+            Request::Cutting => to_value(self.pool.cutting()),
+            Request::AnswerAhead { count } => to_value(self.answer_ahead(count, &descriptor()?)?),
             Request::Get(request) => to_value(self.get(&request, descriptor()?, progress)?),
             Request::Snapshot(request) => to_value(self.snapshot(&request, progress)?),
             Request::Freeze(request) => to_value(self.freeze(&request, progress)?),
@@ -194,7 +198,7 @@ impl Daemon {
     fn put_image(
         &self,
         request: &PutImageRequest,
-        (image, changes): (OwnedFd, Option<OwnedFd>),
+        (image, named, changes): (OwnedFd, Option<OwnedFd>, Option<OwnedFd>),
         progress: &dyn Progress,
     ) -> Result<TransferReport, Failure> {
         let name = String::from_utf8_lossy(&request.name);
@@ -202,8 +206,18 @@ impl Daemon {
         tracing::info!(%name, changes = changes.as_ref().map(|changes| changes.ranges().len()), "putting an image");
         let to = (request.into, request.name.as_slice());
         let transfer = self.transfers.begin();
-        let put = self.pool.put_image(&request.options, (image, changes), to, &transfer.progress(progress));
+        let put = self.pool.put_image(&request.options, ImageFiles { image, changes, named }, to, &transfer.progress(progress));
         tell_copied(&name, put)
+    }
+
+    /// Reads so many questions from the beginning of a file, and writes the answers in their place.
+    fn answer_ahead(&self, count: u32, file: &OwnedFd) -> Result<(), Failure> {
+        let failed = |error: std::io::Error| Failure::failed(format!("cannot exchange questions about chunks: {error}"));
+        let mut questions = vec![0; (count as usize).min(ASKED_AT_ONCE) * QUESTION_BYTES];
+        let file = std::fs::File::from(file.try_clone().map_err(failed)?);
+        file.read_exact_at(&mut questions, 0).map_err(failed)?;
+        let answers = self.pool.answer_ahead(&questions)?;
+        Ok(file.write_all_at(&answers, 0).map_err(failed)?)
     }
 
     fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {

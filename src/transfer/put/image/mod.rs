@@ -12,6 +12,7 @@
 //! Memory: the map, 24 bytes for each range; for each thread a run of new content, and 1 MiB of the source.
 
 mod base;
+mod named;
 mod sample;
 mod source;
 #[cfg(test)]
@@ -25,16 +26,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use dedupfs_base::EngineError;
-use dedupfs_content::{Changes, FileBody, Published, StreamId};
+use dedupfs_content::{Change, Changes, FileBody, FileContext, NamedRules, Published, StreamId};
 use dedupfs_namespace::check_name;
 use dedupfs_service::Ino;
 use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{Attribute, Attributes, Content, encode_attributes};
 use dedupfs_store::{OperationsLog as _, StoreError};
+use dedupfs_sync::Mutex;
 use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
 
 pub use self::base::ImageBase;
+use self::named::Named;
+pub use self::named::{
+    ANSWER_BYTES, Cutter, Cutting, NAMED_RECORD_BYTES, NAMED_ZEROS_BYTES_MAX, QUESTION_BYTES, encode_named,
+};
+pub(crate) use self::named::answer;
 use self::base::{Base, Checked};
 pub use self::sample::VerifyImage;
 use self::source::Source;
@@ -89,6 +96,9 @@ pub struct ImageOptions {
     /// Why there is no map of changes, although one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without_map: Option<String>,
+    /// A file of named chunks comes with the image.
+    #[serde(default)]
+    pub named: NamedImage,
     /// How much is compared with the source of the content that the map calls unchanged, or zeros.
     pub verify: VerifyImage,
     /// Bytes a second that are read at most.
@@ -96,6 +106,36 @@ pub struct ImageOptions {
     pub bytes_per_sec: Option<NonZeroU64>,
     /// The user that puts it, if it is not the superuser.
     pub owner: Option<Owner>,
+}
+
+/// The named chunks of an image: staged detection cut them, and asked for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub enum NamedImage {
+    /// None: what changed is read and cut here.
+    #[default]
+    No,
+    /// They are a help: where they do not fit, the image is read.
+    Helps,
+    /// The image has only the bytes that they call new: where they do not fit, nothing is put.
+    IsAll,
+}
+
+/// The files of an image.
+pub struct ImageFiles {
+    /// The image: a regular file, a block device or the socket of an NBD server.
+    pub image: OwnedFd,
+    /// The changes since the base, if they are known.
+    pub changes: Option<Changes>,
+    /// Its named chunks, if [`ImageOptions::named`] says so.
+    pub named: Option<OwnedFd>,
+}
+
+impl ImageFiles {
+    /// An image with, perhaps, a map of its changes.
+    #[must_use]
+    pub fn new(image: OwnedFd, changes: Option<Changes>) -> Self {
+        Self { image, changes, named: None }
+    }
 }
 
 /// The reading of an image.
@@ -112,6 +152,9 @@ pub struct ImageReport {
     /// Why everything was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_because: Option<String>,
+    /// Bytes of chunks that were not read, because the pool had them by their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named_bytes: Option<u64>,
     /// The first ranges that the map called unchanged, or zeros, and that are something else. Everything was read then.
     #[serde(default)]
     pub lies: Vec<[u64; 2]>,
@@ -124,6 +167,8 @@ struct ImagePut<'a> {
     new_content: scope::Context,
     stream: StreamId,
     threads: usize,
+    /// Named chunks, and the context of content of whose chunks answers were given ahead.
+    named: Option<(Mutex<Named>, Arc<FileContext>)>,
 }
 
 /// The result of following a map of changes.
@@ -152,10 +197,11 @@ pub(crate) fn put_image(
     core: &Core,
     service: &Service,
     options: &ImageOptions,
-    (source, changes): (OwnedFd, Option<Changes>),
+    files: ImageFiles,
     (into, name): (Ino, &[u8]),
     progress: &dyn Progress,
 ) -> Result<TransferReport> {
+    let ImageFiles { image: source, changes, named } = files;
     check_name(name)?;
     let begun = Instant::now();
     drop(core.begin_change()?);
@@ -172,7 +218,15 @@ pub(crate) fn put_image(
     let base = Base::open(core, service, &options.base);
     let base_ino = base.as_ref().ok().map(|base| base.version);
     let new_content = scope::context(core, service, &tally, (into, base_ino));
-    let put = ImagePut { options, core, new_content, stream: StreamId(STREAM_BASE | into), threads };
+    let named = named.filter(|_| options.named != NamedImage::No).map(|file| {
+        let named = Named::new(core, file);
+        let files = core.files.with_kept(named.kept.clone());
+        (Mutex::new(named), Arc::new(files))
+    });
+    if options.named != NamedImage::No && named.is_none() {
+        return Err(TransferError::Top("the named chunks of the image did not come with it".to_owned()));
+    }
+    let put = ImagePut { options, core, new_content, stream: StreamId(STREAM_BASE | into), threads, named };
     let file_name = put.file_name(base.as_ref().ok())?;
     let made = put.image(&source, base.as_ref().map_err(String::as_str), changes)?;
     if source.has_changed() {
@@ -259,6 +313,7 @@ impl ImagePut<'_> {
             VerifyImage::Full => Checked::Now,
             VerifyImage::None | VerifyImage::Sample(_) => Checked::AsBefore,
         };
+        let everything = Changes::all(source.size_bytes);
         let followed = self.known_changes(base, changes).and_then(|(base, changes)| {
             let outcome = self.follow_map(source, base, &changes, &mut report);
             match outcome {
@@ -273,6 +328,18 @@ impl ImagePut<'_> {
         let mut body = match followed {
             Ok(body) => body?,
             Err(why) => {
+                let by_name = self.follow_names(source, &Root::Empty, &everything, &mut report)?;
+                if self.options.named == NamedImage::IsAll && by_name.is_none() {
+                    let why = format!("the chunks that were new are not enough, because {why}: the image must be read");
+                    return Err(TransferError::Top(why));
+                }
+                if let Some(mut body) = by_name {
+                    report.full_because = Some(why);
+                    let (root, data_bytes, keep) = self.publish(&mut body)?;
+                    let keep = keep.into_iter().collect();
+                    let checked = if source.is_export() { Checked::AsBefore } else { Checked::Now };
+                    return Ok(Image { root, data_bytes, keep, report, checked });
+                }
                 tracing::info!(why, image = %self.path().display(), "all of an image is read");
                 report.full_because = Some(why);
                 // A chunk of the base may be lost.
@@ -316,10 +383,57 @@ impl ImagePut<'_> {
             }
             false => changes,
         };
+        if let Some(body) = self.follow_names(source, &base.root(), changes, report)? {
+            return Ok(Followed::Whole(Box::new(body)));
+        }
         let followed = body.follow(self.stream, source, (changes, source.size_bytes), self.threads);
         followed.map_err(|error| source.reason(error))?;
         report.read_bytes = source.take_read_bytes();
         Ok(Followed::Whole(Box::new(body)))
+    }
+
+    /// Stores the content that a root and the named chunks give, if there are any, they cover the changes, and the pool has those that it
+    /// should have.
+    fn follow_names(
+        &self,
+        source: &Source<'_>,
+        root: &Root,
+        changes: &Changes,
+        report: &mut ImageReport,
+    ) -> Result<Option<FileBody>> {
+        let Some((named, files)) = &self.named else { return Ok(None) };
+        let mut named = named.lock();
+        let mut body = FileBody::open(files.clone(), root)?;
+        let kept = named.kept.clone();
+        let rules = NamedRules { kept: &kept, is_strict: self.options.named == NamedImage::IsAll };
+        let mut covered_bytes = 0;
+        let followed = named.read(|next| {
+            let ranges = body.follow_named(self.stream, source, next, (rules, source.size_bytes))?;
+            covered_bytes = ranges.iter().map(|range| range.end - range.start).sum();
+            let covers = |change: &Change| {
+                let at = ranges.partition_point(|range| range.end < change.to);
+                ranges.get(at).is_some_and(|range| range.start <= change.from)
+            };
+            match changes.ranges().iter().all(covers) {
+                true => Ok(()),
+                false => Err(EngineError::Invalid("named chunks leave out a changed range")),
+            }
+        });
+        let why = match followed {
+            Ok(()) => {
+                report.read_bytes = source.take_read_bytes();
+                report.named_bytes = Some(covered_bytes - report.read_bytes.min(covered_bytes));
+                return Ok(Some(body));
+            }
+            Err(TransferError::Pool(error @ (EngineError::ChunkGone | EngineError::Invalid(_)))) => error,
+            Err(TransferError::Pool(error)) => return Err(source.reason(error)),
+            Err(error) => return Err(error),
+        };
+        if self.options.named == NamedImage::IsAll {
+            return Err(why.into());
+        }
+        tracing::warn!(%why, image = %self.path().display(), "named chunks are of no use: the image is read");
+        Ok(None)
     }
 
     /// Stores all of the source, and returns whether all of it was read, or is a hole of its file. Chunks of the base are found without

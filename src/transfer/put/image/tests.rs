@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-use dedupfs_content::Change;
+
 use dedupfs_service::{Caller, FileService, NewNode, NodeContent, ROOT_INO};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -54,7 +54,7 @@ impl Site {
     fn put(&self, options: &ImageOptions, changes: Option<Vec<Change>>, name: &str) -> Result<TransferReport> {
         let changes = changes.map(|changes| Changes::new(changes).unwrap());
         let source = File::open(self.source()).unwrap().into();
-        self.pool.put_image(options, (source, changes), (self.series, name.as_bytes()), &NoProgress)
+        self.pool.put_image(options, ImageFiles::new(source, changes), (self.series, name.as_bytes()), &NoProgress)
     }
 
     fn with_tokens(&self, from: Option<&str>, to: &str) -> ImageOptions {
@@ -280,7 +280,7 @@ fn what_does_not_fit_makes_nothing() {
     let beyond = site.put(&site.options(), Some(vec![data(90_000, 100_001)]), "2");
     assert!(matches!(&beyond, Err(TransferError::Top(why)) if why.contains("100001")), "{beyond:?}");
     let directory = File::open(site.disk.path()).unwrap().into();
-    let directory = site.pool.put_image(&site.options(), (directory, None), (site.series, b"2"), &NoProgress);
+    let directory = site.pool.put_image(&site.options(), ImageFiles::new(directory, None), (site.series, b"2"), &NoProgress);
     assert!(matches!(&directory, Err(TransferError::Top(why)) if why.contains("neither")), "{directory:?}");
     let taken = site.put(&site.options(), Some(Vec::new()), "1");
     assert!(matches!(taken, Err(TransferError::Pool(EngineError::Exists))), "{taken:?}");
@@ -309,7 +309,7 @@ fn a_source_that_is_cut_or_changed_meanwhile_is_told() {
     site.write(&noise(1, 16 << 20));
     let source = site.source();
     let from = File::open(&source).unwrap().into();
-    let cut = site.pool.put_image(&site.options(), (from, None), (site.series, b"1"), &Cutting(&source, 0.into()));
+    let cut = site.pool.put_image(&site.options(), ImageFiles::new(from, None), (site.series, b"1"), &Cutting(&source, 0.into()));
     assert!(matches!(&cut, Err(TransferError::Top(why)) if why.contains("cut while it was read")), "{cut:?}");
     assert!(site.pool.versions(Some(site.series)).unwrap().is_empty());
     site.check();
