@@ -1,0 +1,73 @@
+//! Errors of a round.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A round ended early. Nothing of it is committed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An operation on a file of this machine failed.
+    #[error("cannot {step} in {}: {source}; see that it can be written to and has room, or name another directory", .directory.display())]
+    Io {
+        /// The operation, as a verb with its object.
+        step: &'static str,
+        /// The directory of the file.
+        directory: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A spool gave other bytes than were written to it.
+    #[error(
+        "a spool in {} is damaged at byte {at}: {why}; repeat the round, with spools on another disk if this comes again",
+        .directory.display()
+    )]
+    Spool {
+        /// The directory of the spool.
+        directory: PathBuf,
+        /// Offset of the block in the spool, bytes.
+        at: u64,
+        /// The rule that the block breaks.
+        why: &'static str,
+    },
+    /// The pool gave no answer, or one that cannot be.
+    #[error("the pool does not answer: {0}; see that it is mounted, and repeat the round")]
+    Pool(String),
+    /// A disk cannot be read, or its machine gives asks that cannot be.
+    #[error("disk {disk} cannot be backed up: {why}")]
+    Disk {
+        /// Its number.
+        disk: u32,
+        /// The reason, with the step that helps.
+        why: String,
+    },
+    /// The connection to a machine broke.
+    #[error("machine {machine} is lost: {why}; see that it and the network are up, and repeat the round")]
+    Lost {
+        /// Its index.
+        machine: usize,
+        /// The end of the connection.
+        why: String,
+    },
+    /// Another machine ended the round, and told why.
+    #[error("machine {machine} ended the round: {why}")]
+    Failed {
+        /// Its index.
+        machine: usize,
+        /// Its own error, in words.
+        why: String,
+    },
+    /// A machine, a request or a file does not fit to the round.
+    #[error("{0}")]
+    Refused(String),
+    /// A part of this crate broke a promise.
+    #[error(
+        "the detector is in a state that cannot be: {0}; nothing was stored wrongly, repeat the round and report this"
+    )]
+    Broken(String),
+    /// The caller asked for the end.
+    #[error("the round was ended on request; repeat it")]
+    Ended,
+}
