@@ -46,6 +46,7 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 pub use self::get::Patterns;
+pub use self::pace::Pace;
 pub(crate) use self::get::get;
 pub use self::put::{
     ANSWER_BYTES, BaseChoice, CHECKED_XATTR, Cutter, Cutting, ImageBase, ImageFiles, ImageOptions, ImageReport,

@@ -10,19 +10,21 @@ use dedupfs_sync::{Mutex, thread};
 const STEP: Duration = Duration::from_millis(100);
 
 /// Lets so many bytes a second pass, of all threads together. Time in which fewer passed is not made up for.
-pub(super) struct Pace {
+pub struct Pace {
     bytes_per_sec: NonZeroU64,
     /// The time at which all that has passed may have passed.
     due: Mutex<Instant>,
 }
 
 impl Pace {
-    pub(super) fn new(bytes_per_sec: NonZeroU64) -> Self {
+    /// Lets so many bytes a second pass.
+    #[must_use]
+    pub fn new(bytes_per_sec: NonZeroU64) -> Self {
         Self { bytes_per_sec, due: Mutex::new(Instant::now()) }
     }
 
     /// Waits as long as these bytes take, behind those before them, while `goes_on`.
-    pub(super) fn pass(&self, bytes: usize, goes_on: impl Fn() -> bool) {
+    pub fn pass(&self, bytes: usize, goes_on: impl Fn() -> bool) {
         let takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_sec.get() as f64);
         let due = {
             let mut due = self.due.lock();

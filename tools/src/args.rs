@@ -290,6 +290,10 @@ pub(crate) struct PutArgs {
     /// Seconds of work after which what is complete so far is named, for the next put to go on from; 0: never
     #[arg(long, value_name = "SECONDS", default_value_t = 300, conflicts_with = "live")]
     pub(crate) incomplete_every: u64,
+    /// Detect duplicates of the image in stages: what changed is read and cut by this command, in at most 35 MB of memory, the index is asked in
+    /// the order of its files, and only new chunks are read again, by the daemon. Pays where the index lies on a disk that seeks; implies --image
+    #[arg(long, conflicts_with_all = ["live", "one_file_system", "incomplete_every"])]
+    pub(crate) staged: bool,
     /// Print `read` when the image was read, and give the version its name when the standard input says `name`
     #[arg(long, hide = true)]
     pub(crate) asks_before_naming: bool,
@@ -301,7 +305,7 @@ pub(crate) struct PutArgs {
 impl PutArgs {
     /// Whether SOURCE is the image of a disk.
     pub(crate) fn is_image(&self) -> bool {
-        self.image || self.changed.is_some() || self.token.is_some() || self.source_is_export()
+        self.image || self.staged || self.changed.is_some() || self.token.is_some() || self.source_is_export()
     }
 
     /// Whether SOURCE is an export of an NBD server.

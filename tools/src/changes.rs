@@ -22,7 +22,7 @@ use std::path::Path;
 
 use dedupfs::transfer::{Change, Changes};
 
-pub(crate) use self::told::told_by;
+pub(crate) use self::told::{data_in, data_told_by, told_by};
 use crate::control::{Failure, FailureKind};
 use crate::size::show;
 
@@ -143,7 +143,7 @@ fn bytes(count: u64) -> String {
 }
 
 /// Sorts ranges of one kind, and joins those with at most so many bytes between them.
-fn joined(mut ranges: Vec<Change>, gap_bytes: u64) -> Vec<Change> {
+pub(crate) fn joined(mut ranges: Vec<Change>, gap_bytes: u64) -> Vec<Change> {
     ranges.sort_unstable_by_key(|range| range.from);
     let mut joined: Vec<Change> = Vec::new();
     for range in ranges {
@@ -156,7 +156,7 @@ fn joined(mut ranges: Vec<Change>, gap_bytes: u64) -> Vec<Change> {
 }
 
 /// Returns the ranges of data, and of the others what lies outside of these; both are in order.
-fn union(data: Vec<Change>, holes: Vec<Change>) -> Vec<Change> {
+pub(crate) fn union(data: Vec<Change>, holes: Vec<Change>) -> Vec<Change> {
     let (mut united, mut first) = (Vec::with_capacity(data.len() + holes.len()), 0);
     for hole in holes {
         let mut from = hole.from;

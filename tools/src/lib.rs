@@ -36,6 +36,7 @@ mod room;
 mod serve;
 mod silence;
 mod size;
+mod staged;
 mod target;
 mod time;
 mod versions;

@@ -1,7 +1,11 @@
 //! Maps that an NBD server tells: the ranges that a context calls dirty, and those of them that are zeros.
 
-use dedupfs::transfer::Changes;
+use std::fs::File;
+
+use dedupfs::transfer::{Change, Changes};
 use dedupfs_nbd::{BASE_ALLOCATION, Connection, Extent, STATE_DIRTY, STATE_ZERO};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
 
 use super::{Map, RANGES_MAX};
 
@@ -18,6 +22,47 @@ pub(crate) fn told_by(connection: &Connection, context: &str) -> Result<Changes,
     let allocation = agreed.context(BASE_ALLOCATION).and_then(|id| ask(id).ok()).unwrap_or_default();
     let changes = map(&dirty, &allocation).and_then(|map| map.changes(size_bytes));
     changes.map_err(|why| format!("the map {context} of the NBD server is of no use: {why}"))
+}
+
+/// Returns all of an export, without the zeros that its server tells.
+pub(crate) fn data_told_by(connection: &Connection) -> Changes {
+    let agreed = connection.agreed();
+    let size_bytes = agreed.size_bytes;
+    let told = agreed.context(BASE_ALLOCATION).map(|id| connection.extents(id, 0..size_bytes, RANGES_MAX, &|| true));
+    let extents = told.and_then(Result::ok).unwrap_or_default();
+    let change = |extent: &Extent| Change { from: extent.from, to: extent.to, is_zero: extent.flags & STATE_ZERO != 0 };
+    let mut changes: Vec<Change> = extents.iter().map(change).collect();
+    let end = changes.last().map_or(0, |last| last.to);
+    if end < size_bytes {
+        changes.push(Change { from: end, to: size_bytes, is_zero: false });
+    }
+    Changes::new(changes).unwrap_or_else(|_| Changes::all(size_bytes))
+}
+
+/// Returns all of a file, its holes as zeros.
+pub(crate) fn data_in(file: &File, size_bytes: u64) -> Changes {
+    let seek = |to| rustix::fs::seek(file, to).map(|at| at.min(size_bytes));
+    let (mut changes, mut at) = (Vec::new(), 0);
+    while at < size_bytes && changes.len() < RANGES_MAX {
+        let data = match seek(SeekFrom::Data(at)) {
+            Ok(data) => data,
+            // Only a hole is left.
+            Err(Errno::NXIO) => size_bytes,
+            // A device, or a filesystem that tells no holes.
+            Err(_) => break,
+        };
+        let end = seek(SeekFrom::Hole(data)).unwrap_or(size_bytes).max(data);
+        for (from, to, is_zero) in [(at, data, true), (data, end, false)] {
+            if from < to {
+                changes.push(Change { from, to, is_zero });
+            }
+        }
+        at = end.max(at + 1);
+    }
+    if at < size_bytes {
+        changes.push(Change { from: at, to: size_bytes, is_zero: false });
+    }
+    Changes::new(changes).unwrap_or_else(|_| Changes::all(size_bytes))
 }
 
 /// Returns the dirty ranges, cut where the allocation tells the beginning or end of zeros. Both are in order.
@@ -43,8 +88,6 @@ fn map(dirty: &[Extent], allocation: &[Extent]) -> Result<Map, String> {
 
 #[cfg(test)]
 mod tests {
-    use dedupfs::transfer::Change;
-
     use super::*;
 
     #[test]

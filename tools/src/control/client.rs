@@ -12,7 +12,7 @@ use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::scrub::{ScrubOptions, ScrubReport, ScrubStatus};
 use dedupfs::stats::PoolStats;
-use dedupfs::transfer::{ThawReport, TransferReport};
+use dedupfs::transfer::{Cutting, ThawReport, TransferReport};
 use dedupfs::{
     DifferencePage, HistoryRow, NoProgress, Progress, TreeStats, TrialReport, VersionInfo, VersionReport, WouldFree,
 };
@@ -193,14 +193,24 @@ impl ControlClient {
         self.ask_with(&Request::Put(request), &[from], progress)
     }
 
-    /// Puts an image. With `changes`, their file travels along. If this end closes, or `progress` is cancelled, nothing of it is left.
+    /// Returns how the pool cuts content.
+    pub(crate) fn cutting(&mut self) -> Result<Cutting, Failure> {
+        self.ask(&Request::Cutting, &NoProgress)
+    }
+
+    /// Has so many questions about chunks answered, from the beginning of `file` and in their place.
+    pub(crate) fn answer_ahead(&mut self, count: u32, file: BorrowedFd<'_>) -> Result<(), Failure> {
+        self.ask_with(&Request::AnswerAhead { count }, &[file], &NoProgress)
+    }
+
+    /// Puts an image. With `named` or `changes`, their files travel along. If this end closes, or `progress` is cancelled, nothing of it is left.
     pub(crate) fn put_image(
         &mut self,
         request: PutImageRequest,
-        (image, changes): (BorrowedFd<'_>, Option<BorrowedFd<'_>>),
+        (image, named, changes): (BorrowedFd<'_>, Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>),
         progress: &dyn Progress,
     ) -> Result<TransferReport, Failure> {
-        let descriptors: Vec<_> = std::iter::once(image).chain(changes).collect();
+        let descriptors: Vec<_> = std::iter::once(image).chain(named).chain(changes).collect();
         self.ask_with(&Request::PutImage(request), &descriptors, progress)
     }
 

@@ -1,6 +1,7 @@
 //! The target of the control socket: the pool, its session, and their end.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use std::time::Duration;
 use dedupfs::SeriesRecord;
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::scrub::{ScrubOptions, ScrubReport};
-use dedupfs::transfer::{self, TransferReport};
+use dedupfs::transfer::{self, ASKED_AT_ONCE, ImageFiles, NamedImage, QUESTION_BYTES, TransferReport};
 use dedupfs::{Pool, Progress, TrialReport, VersionReport};
 use dedupfs_fuse::MountedSession;
 use parking_lot::{Condvar, Mutex};

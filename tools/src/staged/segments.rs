@@ -7,9 +7,10 @@ use crate::changes::{joined, union};
 
 /// Length of a segment.
 pub(crate) const SEGMENT_BYTES: u64 = 2 << 20;
+const TAIL_BYTES: u64 = 1 << 20;
 
-/// Returns the ranges of whole segments that hold changes, in order and disjoint. The last segment is always among them: an image that
-/// became shorter is cut there. Ranges of zeros keep only their whole segments.
+/// Returns the ranges of whole segments that hold changes, in order and disjoint. The end is always among them: an image that
+/// became shorter is cut there, and the daemon wants its last mebibyte. Ranges of zeros keep only their whole segments.
 pub(crate) fn segments(changes: &Changes, size_bytes: u64) -> Vec<Change> {
     let up = |at: u64| at.checked_next_multiple_of(SEGMENT_BYTES).unwrap_or(u64::MAX).min(size_bytes);
     let down = |at: u64| at - at % SEGMENT_BYTES;
@@ -28,9 +29,8 @@ pub(crate) fn segments(changes: &Changes, size_bytes: u64) -> Vec<Change> {
             }
         }
     }
-    let last = size_bytes.saturating_sub(1);
     if size_bytes > 0 && !holes.last().is_some_and(|hole| hole.to == size_bytes) {
-        changed.push(data(last, size_bytes));
+        changed.push(data(size_bytes.saturating_sub(TAIL_BYTES), size_bytes));
     }
     union(joined(changed, 0), holes)
 }
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_are_rounded_to_segments_and_the_last_one_is_always_read() {
+    fn changes_are_rounded_to_segments_and_the_end_is_always_read() {
         let changes = Changes::new(vec![change(5 * MIB, 5 * MIB + 1, false), change(7 * MIB, 13 * MIB, true)]).unwrap();
         let expected = [change(4 * MIB, 8 * MIB, false), change(8 * MIB, 12 * MIB, true), change(12 * MIB, 14 * MIB, false), change(20 * MIB, 21 * MIB, false)];
         assert_eq!(segments(&changes, 21 * MIB), expected);

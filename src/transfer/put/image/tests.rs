@@ -17,6 +17,8 @@ use crate::pool::Pool;
 use crate::progress::NoProgress;
 use crate::upkeep::check::CheckOptions;
 
+mod named;
+
 const MIB: u64 = 1 << 20;
 
 /// A series directory.

@@ -2,19 +2,36 @@
 
 mod source;
 
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 
-use dedupfs::transfer::{ImageBase, ImageOptions, VerifyImage};
-use dedupfs::{Origin, Progress as _};
+use dedupfs::transfer::{ImageBase, ImageOptions, NamedImage, VerifyImage};
+use dedupfs::{Origin, Progress};
 
 use self::source::Source;
 use super::{ask_before_naming, destination, frozen_at, origin_of, owner};
 use crate::args::{PutArgs, VERIFY_ALL};
-use crate::control::{Failure, PutImageRequest};
+use crate::control::{ControlClient, Failure, FailureKind, PutImageRequest};
 use crate::hidden::HiddenDirectory;
 use crate::progress::Bars;
-use crate::{changes, exit, inside, interrupt};
+use crate::{changes, exit, inside, interrupt, staged};
+
+/// Detects duplicates in stages: returns the file of named chunks.
+fn name_chunks(
+    args: &PutArgs,
+    daemon: &mut ControlClient,
+    source: &Source,
+    progress: &dyn Progress,
+) -> Result<File, Failure> {
+    // Whoever names a chunk gets its bytes.
+    if !rustix::process::geteuid().is_root() {
+        let why = "--staged takes content of the pool by its fingerprints, which only the superuser may do: leave it out";
+        return Err(FailureKind::Usage.because(why));
+    }
+    let cutting = daemon.cutting()?;
+    staged::name_chunks(daemon, (&cutting, source.to_detect()), source.reader(), args.rate, progress)
+}
 
 pub(super) fn run(args: &PutArgs) -> Result<u8, Failure> {
     let source = Source::open(args)?;
@@ -37,7 +54,8 @@ pub(super) fn run(args: &PutArgs) -> Result<u8, Failure> {
         reread: args.reread,
         token_from: args.token_from.clone(),
         token: args.token.clone(),
-        export: source.export.clone(),
+        export: None,
+        named: NamedImage::No,
         without_map: source.without_map.clone(),
         verify: match args.verify {
             None => VerifyImage::default(),
@@ -53,10 +71,17 @@ pub(super) fn run(args: &PutArgs) -> Result<u8, Failure> {
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let hidden = HiddenDirectory::make(&to.directory, Some(&options.origin))?;
-    let request = PutImageRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
     let mut daemon = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?;
-    let put = daemon
-        .put_image(request, (source.descriptor.as_fd(), map.as_ref().map(AsFd::as_fd)), &progress)
+    let named = args.staged.then(|| name_chunks(args, &mut daemon, &source, &progress)).transpose();
+    let put = named
+        .and_then(|named| {
+            let (image, export) = source.hand_over()?;
+            let used = if named.is_some() { NamedImage::Helps } else { NamedImage::No };
+            let options = ImageOptions { export, named: used, ..options };
+            let request = PutImageRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
+            let files = (image.as_fd(), named.as_ref().map(AsFd::as_fd), map.as_ref().map(AsFd::as_fd));
+            daemon.put_image(request, files, &progress)
+        })
         .and_then(|report| {
             if progress.is_cancelled() {
                 return Err(Failure::failed("interrupted"));

@@ -1,16 +1,19 @@
 //! The source of an image, as the caller may read it: a file or a block device, or an export of an NBD server. With its map of changes.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
 
-use dedupfs::transfer::Changes;
-use dedupfs_nbd::{Address, Agreed, BASE_ALLOCATION};
+use dedupfs::transfer::{Change, Changes};
+use dedupfs_nbd::{Address, Agreed, BASE_ALLOCATION, Connection};
 use rustix::fs::SeekFrom;
 
 use crate::args::PutArgs;
 use crate::control::{Failure, FailureKind};
+use crate::staged::disk::Reader;
+use crate::staged::segments::segments;
 use crate::{changes, exit, inside};
 
 /// Before the name of a context, in place of the path of a map.
@@ -18,13 +21,20 @@ const TOLD: &str = "nbd:";
 /// Beginning of the names of contexts that tell changes.
 const BITMAP_CONTEXT: &str = "qemu:dirty-bitmap:";
 
+/// Where the image is.
+enum Medium {
+    /// A regular file or a block device.
+    File(File),
+    Export(Connection),
+}
+
 pub(super) struct Source {
-    pub(super) descriptor: OwnedFd,
+    medium: Medium,
+    pub(super) size_bytes: u64,
     /// The device of the filesystem that a file lies on.
     pub(super) device: Option<u64>,
-    /// The address of an export, and the agreement with its server. The daemon goes on with the connection.
+    /// The address of an export.
     pub(super) address: Option<String>,
-    pub(super) export: Option<Agreed>,
     /// Name of the image in its version, unless the base has one.
     pub(super) file_name: OsString,
     pub(super) changes: Option<Changes>,
@@ -55,14 +65,50 @@ impl Source {
         let size_bytes =
             size_bytes.map_err(|errno| Failure::failed(format!("cannot tell the size of {shown}: {errno}")))?;
         Ok(Self {
-            descriptor: from.into(),
+            medium: Medium::File(from),
+            size_bytes,
             device: Some(metadata.dev()),
             address: None,
-            export: None,
             file_name: args.source.file_name().unwrap_or("image".as_ref()).to_owned(),
             changes: changes_in_file(args, size_bytes)?,
             without_map: None,
         })
+    }
+}
+
+impl Source {
+    /// Returns what of the image staged detection reads: the changes since the base or, without a map, all but the known zeros.
+    pub(super) fn to_detect(&self) -> Vec<Change> {
+        let changes = match (&self.changes, &self.medium) {
+            (Some(changes), _) => return segments(changes, self.size_bytes),
+            (None, Medium::File(file)) => changes::data_in(file, self.size_bytes),
+            (None, Medium::Export(connection)) => changes::data_told_by(connection),
+        };
+        segments(&changes, self.size_bytes)
+    }
+
+    /// Reads the image.
+    pub(super) fn reader(&self) -> Reader<'_> {
+        match &self.medium {
+            Medium::File(file) => Box::new(|at, into| {
+                file.read_exact_at(into, at).map_err(|error| format!("the image cannot be read at {at}: {error}"))
+            }),
+            Medium::Export(connection) => Box::new(|at, into| {
+                connection.read(at, into, &|| true).map_err(|error| format!("the image cannot be read: {error}"))
+            }),
+        }
+    }
+
+    /// Returns the descriptor for the daemon and, for an export, the agreement with its server. The daemon goes on with the connection.
+    pub(super) fn hand_over(self) -> Result<(OwnedFd, Option<Agreed>), Failure> {
+        match self.medium {
+            Medium::File(file) => Ok((file.into(), None)),
+            Medium::Export(connection) => {
+                let (descriptor, agreed) =
+                    connection.into_parts().map_err(|error| Failure::failed(error.to_string()))?;
+                Ok((descriptor, Some(agreed)))
+            }
+        }
     }
 }
 
@@ -96,12 +142,11 @@ fn open_export(args: &PutArgs, told: Option<&str>) -> Result<Source, Failure> {
         },
     }
     let name = Path::new(parsed.export()).file_name().unwrap_or("image".as_ref()).to_owned();
-    let (descriptor, agreed) = connection.into_parts().map_err(shown)?;
     Ok(Source {
-        descriptor,
+        medium: Medium::Export(connection),
+        size_bytes,
         device: None,
         address: Some(address.to_owned()),
-        export: Some(agreed),
         file_name: name,
         changes,
         without_map,

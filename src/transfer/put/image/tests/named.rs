@@ -1,0 +1,230 @@
+//! Images of whose changes the chunks are named.
+
+use std::collections::HashSet;
+
+use dedupfs_content::{NamedBytes, NamedChunk, SEALED_BYTES};
+use dedupfs_store::Fingerprint;
+
+use super::*;
+use crate::upkeep::reclaim::ReclaimOptions;
+
+/// Names the chunks of these ranges of the source, as staged detection does.
+fn name(site: &Site, ranges: &[(u64, u64)]) -> Vec<NamedChunk> {
+    let cutter = site.pool.cutting().cutter().unwrap();
+    let source = fs::read(site.source()).unwrap();
+    let mut seen = HashSet::new();
+    let mut named = Vec::new();
+    for &(from, to) in ranges {
+        let mut chunks = Vec::new();
+        assert_eq!(cutter.cut(&source[from as usize..to as usize], true, &mut chunks), (to - from) as usize);
+        let questions: Vec<u8> =
+            chunks.iter().flat_map(|(print, len)| print.0.into_iter().chain(len.to_le_bytes())).collect();
+        let answers = site.pool.answer_ahead(&questions).unwrap();
+        let mut at = from;
+        for ((fingerprint, len_bytes), answer) in chunks.into_iter().zip(answers.chunks(ANSWER_BYTES)) {
+            let is_known = answer[0] == 1 || fingerprint.is_zero() || !seen.insert(fingerprint);
+            let bytes = if is_known { NamedBytes::InPool } else { NamedBytes::InSource };
+            let sealed: [u8; SEALED_BYTES] = answer[1..].try_into().unwrap();
+            named.push(NamedChunk { at, len_bytes, fingerprint, bytes, sealed });
+            at += u64::from(len_bytes);
+        }
+    }
+    named
+}
+
+fn file_of(named: &[NamedChunk]) -> OwnedFd {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&named.iter().flat_map(encode_named).collect::<Vec<u8>>()).unwrap();
+    file.into()
+}
+
+/// A file with the bytes that the named chunks call new, and nothing else of the source.
+fn only_new(site: &Site, named: &[NamedChunk]) -> File {
+    let source = fs::read(site.source()).unwrap();
+    let file = tempfile::tempfile().unwrap();
+    file.set_len(source.len() as u64).unwrap();
+    for chunk in named.iter().filter(|chunk| chunk.bytes == NamedBytes::InSource) {
+        file.write_all_at(&source[chunk.at as usize..][..chunk.len_bytes as usize], chunk.at).unwrap();
+    }
+    file
+}
+
+impl Site {
+    fn put_named(
+        &self,
+        (image, named): (File, OwnedFd),
+        (changes, how): (Option<Vec<Change>>, NamedImage),
+        name: &str,
+    ) -> Result<TransferReport> {
+        let changes = changes.map(|changes| Changes::new(changes).unwrap());
+        let options = ImageOptions { named: how, ..self.options() };
+        let files = ImageFiles { image: image.into(), changes, named: Some(named) };
+        self.pool.put_image(&options, files, (self.series, name.as_bytes()), &NoProgress)
+    }
+
+    fn open(&self) -> File {
+        File::open(self.source()).unwrap()
+    }
+}
+
+#[test]
+fn chunks_that_the_pool_has_are_not_read() {
+    let site = Site::new();
+    let mut bytes = noise(1, 16 << 20);
+    site.write(&bytes);
+    site.put(&site.options(), None, "1").unwrap();
+    // Content of another place, and new content.
+    bytes.copy_within((8 << 20)..(10 << 20), 2 << 20);
+    bytes[13 << 20..][..100_000].copy_from_slice(&noise(2, 100_000));
+    site.write(&bytes);
+    let named = name(&site, &[(2 * MIB, 4 * MIB), (12 * MIB, 16 * MIB)]);
+    let changes = || Some(vec![data(2 * MIB, 4 * MIB), data(13 * MIB, 13 * MIB + 100_000)]);
+    let put = site.put_named((site.open(), file_of(&named)), (changes(), NamedImage::Helps), "2").unwrap();
+    assert_eq!(image(&put).full_because, None);
+    assert!(image(&put).read_bytes < MIB, "{put:?}");
+    assert_eq!(image(&put).named_bytes.unwrap() + image(&put).read_bytes, 6 * MIB);
+    assert!(site.content(&put) == bytes);
+    // Only chunks at the ends of ranges are cut otherwise.
+    let named = name(&site, &[(0, 16 * MIB)]);
+    let whole = site.put_named((only_new(&site, &named), file_of(&named)), (None, NamedImage::IsAll), "3").unwrap();
+    assert!(image(&whole).read_bytes < MIB / 4, "{whole:?}");
+    assert!(site.content(&whole) == bytes);
+    site.check();
+}
+
+#[test]
+fn a_damaged_answer_costs_a_lookup_and_no_byte() {
+    let site = Site::new();
+    site.write(&noise(1, 4 << 20));
+    site.put(&site.options(), None, "1").unwrap();
+    for number in 0..4 {
+        let mut named = name(&site, &[(0, 4 * MIB)]);
+        for (position, chunk) in named.iter_mut().enumerate() {
+            chunk.sealed[(position * 7 + number) % SEALED_BYTES] ^= 1 << number;
+        }
+        let put = site.put_named((site.open(), file_of(&named)), (None, NamedImage::IsAll), &format!("{number} again"));
+        assert!(site.content(&put.unwrap()) == noise(1, 4 << 20));
+    }
+    site.check();
+}
+
+#[test]
+fn a_chunk_that_went_meanwhile_is_read_or_refused() {
+    let site = Site::new();
+    site.write(&noise(1, 4 << 20));
+    let first = site.put(&site.options(), None, "1").unwrap();
+    site.write(&noise(2, 4 << 20));
+    site.put(&site.options(), None, "2").unwrap();
+    site.write(&noise(1, 4 << 20));
+    let named = name(&site, &[(0, 4 * MIB)]);
+    assert!(named.iter().all(|chunk| chunk.bytes == NamedBytes::InPool));
+    site.pool.allow_forgetting(site.series, b"1", first.version.map(|version| version.ino)).unwrap();
+    site.pool.service().remove_directory(site.series, b"1").unwrap();
+    site.pool.reclaim(&ReclaimOptions { threshold_percent: 0, ..ReclaimOptions::default() }, &NoProgress).unwrap();
+    let refused = site.put_named((only_new(&site, &named), file_of(&named)), (None, NamedImage::IsAll), "3");
+    assert!(matches!(refused, Err(TransferError::Pool(EngineError::ChunkGone))), "{refused:?}");
+    let put = site.put_named((site.open(), file_of(&named)), (None, NamedImage::Helps), "3").unwrap();
+    assert_eq!((image(&put).read_bytes, image(&put).named_bytes), (4 * MIB, None));
+    assert!(site.content(&put) == noise(1, 4 << 20));
+    site.check();
+}
+
+#[test]
+fn bytes_that_are_not_those_of_their_name_are_refused() {
+    let site = Site::new();
+    site.write(&noise(1, 4 << 20));
+    let named = name(&site, &[(0, 4 * MIB)]);
+    let image = only_new(&site, &named);
+    image.write_all_at(b"x", 3 << 20).unwrap();
+    let refused = site.put_named((image, file_of(&named)), (None, NamedImage::IsAll), "1");
+    assert!(matches!(refused, Err(TransferError::Pool(EngineError::Invalid(_)))), "{refused:?}");
+    assert!(site.pool.versions(Some(site.series)).unwrap().is_empty());
+    site.check();
+}
+
+#[test]
+fn names_that_leave_a_change_out_are_of_no_use() {
+    let site = Site::new();
+    let mut bytes = noise(1, 4 << 20);
+    site.write(&bytes);
+    site.put(&site.options(), None, "1").unwrap();
+    bytes[0] ^= 1;
+    bytes[3 << 20] ^= 1;
+    site.write(&bytes);
+    let changes = || Some(vec![data(0, 1), data(3 * MIB, 3 * MIB + 1)]);
+    let named = || name(&site, &[(0, MIB)]);
+    let refused = site.put_named((site.open(), file_of(&named())), (changes(), NamedImage::IsAll), "2");
+    assert!(matches!(refused, Err(TransferError::Pool(EngineError::Invalid(_)))), "{refused:?}");
+    let put = site.put_named((site.open(), file_of(&named())), (changes(), NamedImage::Helps), "2").unwrap();
+    assert!(site.content(&put) == bytes && image(&put).named_bytes.is_none());
+    let nothing = tempfile::tempfile().unwrap().into();
+    let put = site.put_named((site.open(), nothing), (None, NamedImage::Helps), "3").unwrap();
+    assert!(site.content(&put) == bytes);
+    let options = ImageOptions { named: NamedImage::Helps, ..site.options() };
+    let without = site.put(&options, None, "4");
+    assert!(matches!(without, Err(TransferError::Top(_))), "{without:?}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// A put by names has the content of a put of everything, whatever is reclaimed between the answers and the put.
+    #[test]
+    fn a_put_by_names_equals_one_of_everything(
+        seed in any::<u64>(),
+        rounds in prop::collection::vec((prop::collection::vec(edit(), 0..12), any::<bool>(), any::<bool>(), 12..21_u32), 1..4),
+    ) {
+        let site = Site::new();
+        site.write(&noise(seed, 5 << 20));
+        site.put(&site.options(), None, "0").unwrap();
+        for (number, (edits, is_all, is_reclaimed, unit)) in rounds.iter().enumerate() {
+            let file = File::options().read(true).write(true).open(site.source()).unwrap();
+            let changes = apply(&file, edits);
+            let size = file.metadata().unwrap().len();
+            let mut ranges: Vec<(u64, u64)> = Vec::new();
+            // The end is always among them.
+            let last = Change { from: size.saturating_sub(TAIL_BYTES), to: size, is_zero: false };
+            let mut wanted: Vec<Change> = changes.iter().chain((size > 0).then_some(&last)).copied().collect();
+            wanted.sort_by_key(|change| change.from);
+            for change in wanted {
+                let (from, to) = (change.from >> unit << unit, ((change.to - 1 >> unit) + 1 << unit).min(size));
+                match ranges.last_mut() {
+                    Some(before) if from <= before.1 => before.1 = before.1.max(to),
+                    _ => ranges.push((from, to)),
+                }
+            }
+            let named = name(&site, &ranges);
+            if *is_reclaimed {
+                site.pool.reclaim(&ReclaimOptions { threshold_percent: 0, ..ReclaimOptions::default() }, &NoProgress).unwrap();
+            }
+            let (source, how) = match is_all {
+                true => (only_new(&site, &named), NamedImage::IsAll),
+                false => (site.open(), NamedImage::Helps),
+            };
+            let put = site.put_named((source, file_of(&named)), (Some(changes), how), &format!("{}", number + 1)).unwrap();
+            prop_assert!(image(&put).named_bytes.is_some(), "{:?}", put);
+            prop_assert!(site.content(&put) == fs::read(site.source()).unwrap(), "round {}", number);
+        }
+        site.check();
+    }
+
+    #[test]
+    fn garbage_in_the_place_of_names_does_no_harm(
+        records in prop::collection::vec((0..5 * MIB, 0..40_000_u32, any::<bool>(), any::<bool>()), 0..60), cut in 0..64_usize,
+    ) {
+        let site = Site::new();
+        let bytes = noise(3, 4 << 20);
+        site.write(&bytes);
+        site.put(&site.options(), None, "0").unwrap();
+        let mut text: Vec<u8> = records.iter().flat_map(|&(at, len_bytes, is_zero, is_known)| {
+            let fingerprint = if is_zero { Fingerprint::ZERO } else { Fingerprint([7; 32]) };
+            let bytes = if is_known { NamedBytes::InPool } else { NamedBytes::InSource };
+            encode_named(&NamedChunk { at, len_bytes, fingerprint, bytes, sealed: [9; SEALED_BYTES] })
+        }).collect();
+        text.truncate(text.len().saturating_sub(cut));
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&text).unwrap();
+        // These names cannot cover the image: it is read.
+        let put = site.put_named((site.open(), file.into()), (None, NamedImage::Helps), "1").unwrap();
+        prop_assert!(site.content(&put) == bytes);
+    }
+}
