@@ -35,7 +35,10 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let pool = pool();
+        Self::with(pool())
+    }
+
+    fn with(pool: Arc<Pool>) -> Self {
         let series = series(&pool, "vm7");
         Self { pool, series, disk: tempfile::tempdir().unwrap() }
     }

@@ -4,8 +4,12 @@ use std::collections::HashSet;
 
 use dedupfs_content::{NamedBytes, NamedChunk, SEALED_BYTES};
 use dedupfs_store::Fingerprint;
+use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::superblock::PoolProperties;
 
+use super::super::super::super::tests::open;
 use super::*;
+use crate::pool::format_on;
 use crate::upkeep::reclaim::ReclaimOptions;
 
 /// Names the chunks of these ranges of the source, as staged detection does.
@@ -90,6 +94,35 @@ fn chunks_that_the_pool_has_are_not_read() {
     assert!(image(&whole).read_bytes < MIB / 4, "{whole:?}");
     assert!(site.content(&whole) == bytes);
     site.check();
+}
+
+/// Answers of sealed tankers last while others are sealed.
+#[test]
+fn answers_given_ahead_spare_the_index() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let properties = PoolProperties { tanker_cells: 256, tanker_buckets: 4, ..PoolProperties::default() };
+    format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).unwrap();
+    let mut site = Site::with(open(&device));
+    site.write(&noise(1, 16 << 20));
+    site.put(&site.options(), None, "1").unwrap();
+    // Opening again seals full tankers.
+    site.pool.close().unwrap();
+    site.pool = open(&device);
+    // Known chunks in segments that are not.
+    let blocks: Vec<Vec<u8>> = noise(1, 16 << 20).chunks(256 << 10).map(<[u8]>::to_vec).collect();
+    let bytes: Vec<u8> = (0..64).flat_map(|number| blocks[number * 29 % 64].clone()).collect();
+    site.write(&bytes);
+    let named = name(&site, &[(0, 16 * MIB)]);
+    let tankers = site.pool.stats().unwrap().chunk_index.sealed_tankers;
+    site.write(&noise(2, 8 << 20));
+    site.put(&site.options(), None, "2").unwrap();
+    site.pool.sync().unwrap();
+    site.write(&bytes);
+    let put = site.put_named((only_new(&site, &named), file_of(&named)), (None, NamedImage::IsAll), "3").unwrap();
+    assert!(image(&put).read_bytes < 4 * MIB, "{put:?}");
+    let ahead = site.pool.stats().unwrap().filters.into_iter().find(|filter| filter.name == "ahead").unwrap();
+    assert!(tankers > 0 && ahead.asked > 0 && ahead.existing * 2 > ahead.asked, "{tankers} {ahead:?}");
+    assert!(site.content(&put) == bytes);
 }
 
 #[test]
