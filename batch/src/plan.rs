@@ -38,6 +38,9 @@ pub struct Plan {
     pub verify: Option<String>,
     /// Everything is compared if that was last done so long ago.
     pub full_verify_every: Option<String>,
+    /// Whether duplicates are detected in stages.
+    #[serde(default)]
+    pub staged: Staged,
     /// Versions that stay, for each disk.
     pub keep: Option<Keep>,
     /// How often a disk that failed is tried again.
@@ -55,6 +58,19 @@ pub struct Plan {
 
 fn default_retries() -> u32 {
     2
+}
+
+/// Whether duplicates are detected in stages, as `dedupfs put --staged` does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Staged {
+    /// Where that takes less time, by the index's reads so far.
+    #[default]
+    Auto,
+    /// For every disk.
+    Always,
+    /// For none.
+    Never,
 }
 
 /// A time of the day in which disks may be begun. It may go over midnight.

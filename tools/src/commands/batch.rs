@@ -29,6 +29,7 @@ use self::report::{BatchReport, Planned};
 use crate::args::batch::BatchArgs;
 use crate::control::{Failure, FailureKind};
 use crate::progress::Bars;
+use crate::staged::rule::{Choice, Facts};
 use crate::versions::Directory;
 use crate::{exit, interrupt};
 
@@ -44,8 +45,10 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     let disks = chosen(&plan, &args.only)?;
     let states: Vec<State> = disks.iter().map(|number| State::of(&plan, *number, &pool)).collect::<Result<_, _>>()?;
     let order = order::of(&plan, &states, args.now);
+    let facts = Facts::of(&pool.daemon()?.stats()?, &pool.place.pool);
+    let staged = Choice { wish: plan.staged, facts };
     if args.dry_run {
-        let planned = Planned::new(&plan, &states, &order, args.now);
+        let planned = Planned::new(&plan, &states, (&order, &staged), args.now);
         exit::print_message(args.json, "batch_plan", &planned, report::planned)?;
         return Ok(if planned.is_complete() { exit::OK } else { exit::PARTLY });
     }
@@ -53,7 +56,7 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let begun = Instant::now();
-    let disks = night::run(&plan, &pool, &states, &order, args.now, &progress);
+    let disks = night::run(&plan, &pool, &states, &order, (args.now, staged), &progress);
     bars.finish();
     let report = BatchReport::new(disks, begun.elapsed());
     exit::print_message(args.json, "batch", &report, report::batch)?;

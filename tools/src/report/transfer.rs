@@ -74,6 +74,10 @@ fn of_image(version: &VersionReport, image: &ImageReport) -> String {
             writeln!(text, "read {} that changed, compared {} that did not", show(*read_bytes), show(*verified_bytes))
         }
     };
+    if let Some(named_bytes) = image.named_bytes {
+        let (known, new) = (show(named_bytes), show(*read_bytes));
+        let _ = writeln!(text, "duplicates were detected in stages: {known} were known or zeros, {new} were read again");
+    }
     text
 }
 

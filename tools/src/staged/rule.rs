@@ -7,6 +7,7 @@ use std::os::linux::fs::MetadataExt as _;
 use std::path::Path;
 
 use dedupfs::stats::PoolStats;
+use dedupfs_batch::plan::Staged;
 
 /// Seconds of a read of the index from a disk that seeks, and from one that does not.
 const SECS_OF_A_SEEK: f64 = 0.008;
@@ -32,6 +33,26 @@ pub(crate) struct Facts {
     pub(crate) chunks: u64,
     /// Mean length of a chunk.
     pub(crate) chunk_bytes: u64,
+    /// Whether the pool compares bytes.
+    pub(crate) compares: bool,
+}
+
+/// The wish of a plan, and the facts that decide if it has none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Choice {
+    pub(crate) wish: Staged,
+    pub(crate) facts: Facts,
+}
+
+impl Choice {
+    /// Returns whether a disk is detected in stages of which so much is to be read, and why.
+    pub(crate) fn of(&self, bytes: u64) -> (bool, String) {
+        match self.wish {
+            Staged::Auto => self.facts.decide(bytes),
+            Staged::Always => (true, "the plan says so".to_owned()),
+            Staged::Never => (false, "the plan says so".to_owned()),
+        }
+    }
 }
 
 impl Facts {
@@ -44,11 +65,15 @@ impl Facts {
             seeks: rotates(index_root),
             chunks: stats.unique_chunks + stats.unreferenced_chunks,
             chunk_bytes: stats.chunk_size_bytes,
+            compares: stats.filters.iter().any(|filter| filter.name == "compare"),
         }
     }
 
     /// Returns whether detection in stages takes less time for so many changed bytes, and the reason in words.
     pub(crate) fn decide(&self, changed_bytes: u64) -> (bool, String) {
+        if self.compares {
+            return (false, "the pool compares bytes, and trusts no fingerprint".to_owned());
+        }
         if self.asked_chunks < CHUNKS_MIN {
             return (false, "nothing is known of the index yet".to_owned());
         }
@@ -92,7 +117,7 @@ mod tests {
 
     fn facts(reads: u64, seeks: bool) -> Facts {
         // An index of a TiB.
-        Facts { asked_chunks: 1_000_000, index_reads: reads, seeks, chunks: 134_000_000, chunk_bytes: 8192 }
+        Facts { asked_chunks: 1_000_000, index_reads: reads, seeks, chunks: 134_000_000, chunk_bytes: 8192, compares: false }
     }
 
     #[test]

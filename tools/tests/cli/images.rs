@@ -234,3 +234,39 @@ fn nbd_servers_that_fail_are_named_and_nothing_is_made() {
     assert_eq!(fs::read_dir(images.site.mnt.join("vm7")).unwrap().count(), 0, "nothing is left");
     images.site.umount().ok();
 }
+
+#[test]
+fn duplicates_are_detected_in_stages_and_only_new_chunks_are_read_again() {
+    let Some(images) = Images::if_fuse() else { return };
+    images.put(&["--staged"], "1").expect(0, &["detected in stages: 0 B were known or zeros, 8 MiB were read again"]);
+    images.assert_restored("1");
+    let bytes = fs::read(&images.source).unwrap();
+    // Content of another place, zeros, and a change.
+    images.overwrite(2 << 20, &bytes[5 << 20..7 << 20]);
+    images.overwrite(4 << 20, &[0; 1 << 20]);
+    images.overwrite(7 << 20, b"changed");
+    images.map("2097152 3145728\n7340032 7\n");
+    let options = ["--staged", "--changed", "MAP", "--verify", "full", "--json"];
+    for name in ["2", "3"] {
+        let put = images.put(&options, name).ok();
+        let put: serde_json::Value = serde_json::from_str(&put.out).unwrap();
+        let number = |name: &str| put["image"][name].as_u64().unwrap();
+        assert!(put["image"]["full_because"].is_null() && number("read_bytes") < 200_000, "{put}");
+        // All segments that the changes touch, and the last one.
+        assert_eq!(number("named_bytes") + number("read_bytes"), 6 << 20, "{put}");
+        images.assert_restored(name);
+    }
+    // A map that lies is found, and everything is read.
+    images.overwrite(100, b"unseen");
+    images.put(&options, "4").expect(10, &[]);
+    images.assert_restored("4");
+    images.put_export(Kind::Good, &[], &["--staged"], "5").expect(0, &["detected in stages"]);
+    images.assert_restored("5");
+    // Nothing of a changed image is held by names that are of no use.
+    images.overwrite(6 << 20, &[9; 300_000]);
+    images.map("6291456 300000\n");
+    images.put(&["--staged", "--changed", "MAP"], "6").expect(0, &["detected in stages"]);
+    images.assert_restored("6");
+    images.site.umount().ok();
+    run(DEDUPFS, &["fsck".into(), "--read-data".into(), images.site.pool.clone().into_os_string()]).ok();
+}

@@ -12,6 +12,7 @@ use super::disk::State;
 use super::order::Order;
 use super::report::{DiskReport, Outcome};
 use super::unit;
+use crate::staged::rule::Choice;
 use crate::versions::Directory;
 
 /// Time between two looks whether the batch goes on.
@@ -21,6 +22,8 @@ const STEP: Duration = Duration::from_millis(100);
 pub(super) struct Limits<'a> {
     plan: &'a Plan,
     ignores_window: bool,
+    /// Which disks are detected in stages.
+    pub(super) staged: Choice,
     progress: &'a dyn Progress,
 }
 
@@ -86,10 +89,10 @@ pub(super) fn run(
     pool: &Directory,
     states: &[State],
     order: &Order,
-    ignores_window: bool,
+    (ignores_window, staged): (bool, Choice),
     progress: &dyn Progress,
 ) -> Vec<DiskReport> {
-    let limits = Limits { plan, ignores_window, progress };
+    let limits = Limits { plan, ignores_window, staged, progress };
     let of_host = |host: usize| {
         let units = order.units.iter().enumerate().map(|(number, unit)| (number, unit.job));
         units.filter(|(_, job)| job.host == host).collect::<Vec<(usize, Job)>>()

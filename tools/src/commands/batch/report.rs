@@ -11,6 +11,7 @@ use super::disk::State;
 use super::order::{self, Order};
 use crate::duration;
 use crate::size::show;
+use crate::staged::rule::Choice;
 
 /// The outcome of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -172,6 +173,9 @@ struct PlannedDisk {
     verifies_all: bool,
     estimated_bytes: u64,
     size_is_known: bool,
+    /// Whether its duplicates are detected in stages, and why.
+    staged: bool,
+    staged_because: String,
     begin_secs: u64,
     end_secs: u64,
     misses_deadline: bool,
@@ -191,7 +195,7 @@ pub(super) struct Planned {
 }
 
 impl Planned {
-    pub(super) fn new(plan: &Plan, states: &[State], order: &Order, ignores_window: bool) -> Self {
+    pub(super) fn new(plan: &Plan, states: &[State], (order, staged): (&Order, &Choice), ignores_window: bool) -> Self {
         let mut disks = Vec::new();
         let window = plan.window.as_ref().filter(|_| !ignores_window);
         let window_secs = window.map(|window| order::secs_until(order.begins, window.end));
@@ -201,6 +205,7 @@ impl Planned {
             for state in unit.disks.iter().filter_map(|place| states.get(*place)) {
                 let Some(disk) = state.disk(plan) else { continue };
                 let estimate = order::estimate(plan, state, disk);
+                let (staged, staged_because) = staged.of(estimate.bytes);
                 let (begin_secs, end_secs) = turn.map_or((0, 0), |turn| (turn.begin_secs as u64, turn.end_secs as u64));
                 disks.push(PlannedDisk {
                     name: disk.name.clone(),
@@ -213,6 +218,8 @@ impl Planned {
                     verifies_all: state.needs_full_verify(plan),
                     estimated_bytes: estimate.bytes,
                     size_is_known: estimate.is_size_known,
+                    staged,
+                    staged_because,
                     begin_secs,
                     end_secs,
                     misses_deadline: order.timetable.late.contains(&number),
@@ -260,6 +267,8 @@ pub(super) fn planned(planned: &Planned) -> String {
             if disk.misses_deadline { ", MISSES ITS DEADLINE" } else { "" },
             if disk.misses_window { ", MISSES THE WINDOW" } else { "" }
         );
+        let how = if disk.staged { "in stages" } else { "while it is read" };
+        let _ = writeln!(text, "  duplicates are detected {how}: {}", disk.staged_because);
     }
     let span = time(planned.span_secs);
     let _ = writeln!(text, "the night takes some {span}, at the rates that the plan assumes");

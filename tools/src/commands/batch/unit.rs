@@ -11,6 +11,7 @@ use super::child;
 use super::disk::State;
 use super::hold::Attempt;
 use super::night::Limits;
+use super::order;
 use super::report::{DiskReport, Outcome};
 use crate::control::FailureKind;
 use crate::exit;
@@ -138,6 +139,10 @@ fn put(
     let given = options.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?)));
     let mut words: Vec<String> = ["put", "--image", "--asks-before-naming"].map(str::to_owned).to_vec();
     words.extend(given);
+    let to_read = state.disk(plan).map_or(0, |disk| order::estimate(plan, state, disk).bytes);
+    if limits.staged.of(to_read).0 {
+        words.push("--staged".to_owned());
+    }
     let source = point.source.clone();
     words.extend(["--".to_owned(), source.clone(), version.clone()]);
     let mut moved = None;
