@@ -279,8 +279,7 @@ impl Plan {
         let mut names = HashSet::new();
         for disk in &self.disks {
             let name = &disk.name;
-            let is_plain = |part: Component<'_>| matches!(part, Component::Normal(part) if part.to_str().is_some_and(|part| !part.starts_with(".dedupfs")));
-            if name.is_empty() || !Path::new(name).components().all(is_plain) {
+            if !is_name_of_disk(name) {
                 return Err(format!("disk {name:?}: its name is a path below the pool, such as web-1/vda"));
             }
             if !names.insert(Path::new(name).components().collect::<PathBuf>()) {
@@ -327,6 +326,12 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// Whether it is a path below a pool that a disk may have as its name.
+pub(crate) fn is_name_of_disk(name: &str) -> bool {
+    let is_plain = |part: Component<'_>| matches!(part, Component::Normal(part) if part.to_str().is_some_and(|part| !part.starts_with(".dedupfs")));
+    !name.is_empty() && Path::new(name).components().all(is_plain)
 }
 
 /// Whether `dedupfs put --verify` takes it.

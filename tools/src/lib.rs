@@ -20,6 +20,7 @@ mod exit;
 mod gc_policy;
 mod helper;
 mod hidden;
+mod image_source;
 mod inside;
 mod interrupt;
 mod logging;

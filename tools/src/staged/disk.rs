@@ -11,11 +11,9 @@ use super::segments::SEGMENT_BYTES;
 /// Fills a buffer with the bytes of an image from an offset on, or says why not.
 pub(crate) type Reader<'a> = Box<dyn FnMut(u64, &mut [u8]) -> std::result::Result<(), String> + Send + 'a>;
 
-/// The only disk of a put.
-const DISK: u32 = 0;
-
 /// The segments of an image. Memory: a segment and the rest of a chunk.
 pub(crate) struct SegmentReader<'a> {
+    disk: u32,
     cutter: Cutter,
     segments: std::vec::IntoIter<Change>,
     /// The part of the current range that is not read yet.
@@ -30,21 +28,23 @@ pub(crate) struct SegmentReader<'a> {
 }
 
 impl<'a> SegmentReader<'a> {
+    /// `disk` is its number.
     pub(crate) fn new(
+        disk: u32,
         cutter: Cutter,
         (segments, read): (Vec<Change>, Reader<'a>),
         rate: Option<NonZeroU64>,
         progress: &'a dyn Progress,
     ) -> Self {
         let (segments, pace) = (segments.into_iter(), rate.map(Pace::new));
-        Self { cutter, segments, range: None, bytes: Vec::new(), at: 0, chunks: Vec::new(), read, pace, progress }
+        Self { disk, cutter, segments, range: None, bytes: Vec::new(), at: 0, chunks: Vec::new(), read, pace, progress }
     }
 
     fn read_on(&mut self, wanted_bytes: u64) -> Result<()> {
         let filled = self.bytes.len();
         self.bytes.resize(filled + usize::try_from(wanted_bytes).unwrap_or(0), 0);
         let into = self.bytes.get_mut(filled..).unwrap_or_default();
-        (self.read)(self.at + filled as u64, into).map_err(|why| Error::Disk { disk: DISK, why })?;
+        (self.read)(self.at + filled as u64, into).map_err(|why| Error::Disk { disk: self.disk, why })?;
         if let Some(pace) = &self.pace {
             pace.pass(into.len(), || !self.progress.is_cancelled());
         }
@@ -65,7 +65,7 @@ impl<'a> SegmentReader<'a> {
             last.len_bytes += len_bytes;
             return;
         }
-        asks.push(Ask { fingerprint: fingerprint.0, len_bytes, disk: DISK, at });
+        asks.push(Ask { fingerprint: fingerprint.0, len_bytes, disk: self.disk, at });
     }
 }
 
@@ -101,7 +101,7 @@ impl Disks for SegmentReader<'_> {
     }
 
     fn read(&mut self, _disk: u32, at: u64, into: &mut [u8]) -> Result<()> {
-        (self.read)(at, into).map_err(|why| Error::Disk { disk: DISK, why })
+        (self.read)(at, into).map_err(|why| Error::Disk { disk: self.disk, why })
     }
 
     fn fingerprint(&self, bytes: &[u8]) -> [u8; 32] {

@@ -39,7 +39,7 @@ pub(crate) fn name_chunks(
     let plan = MemoryPlan::new(&directory, bytes / cutter.mean_bytes().max(1) as u64);
     let mut names = Names::new(&directory)?;
     progress.start("detecting", bytes);
-    let mut disks = SegmentReader::new(cutter, (segments, read), rate, progress);
+    let mut disks = SegmentReader::new(0, cutter, (segments, read), rate, progress);
     let mut pool = DaemonIndex::new(daemon)?;
     let go_on = || !progress.is_cancelled();
     let mut land = |_, record: &_| names.add(record).map_err(|error| Error::Io {

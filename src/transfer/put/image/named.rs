@@ -10,6 +10,7 @@
 //!
 //! The file lives as long as a put, so it is not part of the pool's format.
 
+use std::fmt;
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read as _, Seek as _};
 use std::os::fd::OwnedFd;
@@ -117,6 +118,12 @@ pub struct Cutting {
 }
 
 impl Cutting {
+    /// A way of cutting, by the names that `dedupfs mkfs` takes.
+    #[must_use]
+    pub fn new(chunker: &str, chunk_bytes: u32, fingerprint: &str) -> Self {
+        Self { chunker: chunker.to_owned(), chunk_bytes, fingerprint: fingerprint.to_owned() }
+    }
+
     pub(crate) fn of(core: &Core) -> Self {
         let properties = &core.properties;
         let (chunker, fingerprint) = (properties.chunker.to_string(), properties.fingerprint.to_string());
@@ -138,7 +145,15 @@ impl Cutting {
     }
 }
 
+impl fmt::Display for Cutting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { chunker, chunk_bytes, fingerprint } = self;
+        write!(f, "chunker = \"{chunker}\", chunk_bytes = {chunk_bytes}, fingerprint = \"{fingerprint}\"")
+    }
+}
+
 /// Cuts content as a pool does, outside of it.
+#[derive(Clone)]
 pub struct Cutter {
     chunker: Arc<dyn Chunker>,
     fingerprinter: Fingerprinter,

@@ -1,7 +1,5 @@
 //! `dedupfs put` of the image of a disk: a version with this image, of which only the changes since the base are read.
 
-mod source;
-
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -9,11 +7,11 @@ use std::os::unix::ffi::OsStrExt;
 use dedupfs::transfer::{ImageBase, ImageOptions, NamedImage, VerifyImage};
 use dedupfs::{Origin, Progress};
 
-use self::source::Source;
 use super::{ask_before_naming, destination, frozen_at, origin_of, owner};
 use crate::args::{PutArgs, VERIFY_ALL};
 use crate::control::{ControlClient, Failure, FailureKind, PutImageRequest};
 use crate::hidden::HiddenDirectory;
+use crate::image_source::{ImageSource, Wanted};
 use crate::progress::Bars;
 use crate::{changes, exit, inside, interrupt, staged};
 
@@ -21,7 +19,7 @@ use crate::{changes, exit, inside, interrupt, staged};
 fn name_chunks(
     args: &PutArgs,
     daemon: &mut ControlClient,
-    source: &Source,
+    source: &ImageSource,
     progress: &dyn Progress,
 ) -> Result<File, Failure> {
     // Whoever names a chunk gets its bytes.
@@ -34,7 +32,8 @@ fn name_chunks(
 }
 
 pub(super) fn run(args: &PutArgs) -> Result<u8, Failure> {
-    let source = Source::open(args)?;
+    let wanted = Wanted { source: &args.source, changed: args.changed.as_deref(), format: args.changed_format };
+    let source = ImageSource::open(&wanted)?;
     let (to, place) = destination(args, source.device)?;
     let map = source.changes.as_ref().map(changes::as_file).transpose();
     let map = map.map_err(|error| Failure::failed(format!("cannot hand the map over: {error}")))?;

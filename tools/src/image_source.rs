@@ -10,7 +10,6 @@ use dedupfs::transfer::{Change, Changes};
 use dedupfs_nbd::{Address, Agreed, BASE_ALLOCATION, Connection};
 use rustix::fs::SeekFrom;
 
-use crate::args::PutArgs;
 use crate::control::{Failure, FailureKind};
 use crate::staged::disk::Reader;
 use crate::staged::segments::segments;
@@ -21,6 +20,16 @@ const TOLD: &str = "nbd:";
 /// Beginning of the names of contexts that tell changes.
 const BITMAP_CONTEXT: &str = "qemu:dirty-bitmap:";
 
+/// The image that is wanted.
+pub(crate) struct Wanted<'a> {
+    /// A regular file, a block device, or the address of an export.
+    pub(crate) source: &'a Path,
+    /// The map of its changes.
+    pub(crate) changed: Option<&'a Path>,
+    /// The format of the map.
+    pub(crate) format: changes::Format,
+}
+
 /// Where the image is.
 enum Medium {
     /// A regular file or a block device.
@@ -28,24 +37,26 @@ enum Medium {
     Export(Connection),
 }
 
-pub(super) struct Source {
+/// An image, open to be read.
+pub(crate) struct ImageSource {
     medium: Medium,
-    pub(super) size_bytes: u64,
+    pub(crate) size_bytes: u64,
     /// The device of the filesystem that a file lies on.
-    pub(super) device: Option<u64>,
+    pub(crate) device: Option<u64>,
     /// The address of an export.
-    pub(super) address: Option<String>,
+    pub(crate) address: Option<String>,
     /// Name of the image in its version, unless the base has one.
-    pub(super) file_name: OsString,
-    pub(super) changes: Option<Changes>,
+    pub(crate) file_name: OsString,
+    pub(crate) changes: Option<Changes>,
     /// Why there are no changes, although a map was asked for.
-    pub(super) without_map: Option<String>,
+    pub(crate) without_map: Option<String>,
 }
 
-impl Source {
-    pub(super) fn open(args: &PutArgs) -> Result<Self, Failure> {
-        let told = args.changed.as_deref().and_then(Path::to_str).and_then(|map| map.strip_prefix(TOLD));
-        if args.source_is_export() {
+impl ImageSource {
+    /// Opens an image, and reads the map of its changes.
+    pub(crate) fn open(args: &Wanted<'_>) -> Result<Self, Failure> {
+        let told = args.changed.and_then(Path::to_str).and_then(|map| map.strip_prefix(TOLD));
+        if args.source.to_str().is_some_and(Address::is_meant) {
             return open_export(args, told);
         }
         if let Some(context) = told {
@@ -54,7 +65,7 @@ impl Source {
             );
             return Err(FailureKind::Usage.because(why));
         }
-        let (from, metadata) = inside::open_source(&args.source)?;
+        let (from, metadata) = inside::open_source(args.source)?;
         let shown = args.source.display();
         if !metadata.is_file() && !metadata.file_type().is_block_device() {
             let why = format!("{shown} is no image of a disk: it is neither a regular file nor a block device");
@@ -76,9 +87,9 @@ impl Source {
     }
 }
 
-impl Source {
+impl ImageSource {
     /// Returns what of the image staged detection reads: the changes since the base or, without a map, all but the known zeros.
-    pub(super) fn to_detect(&self) -> Vec<Change> {
+    pub(crate) fn to_detect(&self) -> Vec<Change> {
         let changes = match (&self.changes, &self.medium) {
             (Some(changes), _) => return segments(changes, self.size_bytes),
             (None, Medium::File(file)) => changes::data_in(file, self.size_bytes),
@@ -88,7 +99,7 @@ impl Source {
     }
 
     /// Reads the image.
-    pub(super) fn reader(&self) -> Reader<'_> {
+    pub(crate) fn reader(&self) -> Reader<'_> {
         match &self.medium {
             Medium::File(file) => Box::new(|at, into| {
                 file.read_exact_at(into, at).map_err(|error| format!("the image cannot be read at {at}: {error}"))
@@ -100,7 +111,7 @@ impl Source {
     }
 
     /// Returns the descriptor for the daemon and, for an export, the agreement with its server. The daemon goes on with the connection.
-    pub(super) fn hand_over(self) -> Result<(OwnedFd, Option<Agreed>), Failure> {
+    pub(crate) fn hand_over(self) -> Result<(OwnedFd, Option<Agreed>), Failure> {
         match self.medium {
             Medium::File(file) => Ok((file.into(), None)),
             Medium::Export(connection) => {
@@ -112,12 +123,12 @@ impl Source {
     }
 }
 
-fn changes_in_file(args: &PutArgs, size_bytes: u64) -> Result<Option<Changes>, Failure> {
-    args.changed.as_ref().map(|map| changes::read(map, args.changed_format, size_bytes)).transpose()
+fn changes_in_file(args: &Wanted<'_>, size_bytes: u64) -> Result<Option<Changes>, Failure> {
+    args.changed.map(|map| changes::read(map, args.format, size_bytes)).transpose()
 }
 
 /// Opens an export. `told` is the context that tells its changes.
-fn open_export(args: &PutArgs, told: Option<&str>) -> Result<Source, Failure> {
+fn open_export(args: &Wanted<'_>, told: Option<&str>) -> Result<ImageSource, Failure> {
     let address = args.source.to_str().unwrap_or_default();
     let parsed = Address::parse(address).map_err(|error| FailureKind::Usage.because(error.to_string()))?;
     let shown = |error: dedupfs_nbd::Error| Failure::failed(error.to_string());
@@ -142,7 +153,7 @@ fn open_export(args: &PutArgs, told: Option<&str>) -> Result<Source, Failure> {
         },
     }
     let name = Path::new(parsed.export()).file_name().unwrap_or("image".as_ref()).to_owned();
-    Ok(Source {
+    Ok(ImageSource {
         medium: Medium::Export(connection),
         size_bytes,
         device: None,

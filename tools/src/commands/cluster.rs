@@ -1,0 +1,131 @@
+//! `dedupfs cluster`: one machine's part in putting disks of several machines into one pool.
+//!
+//! 1. [`disks`] opens the disks that this machine has in a round, and cuts their changed segments.
+//! 2. `dedupfs-detect` detects duplicates with the other machines.
+//! 3. [`landing`], at the first machine alone, takes what is new, puts each disk, and commits the round.
+
+mod disks;
+mod landing;
+mod report;
+
+use std::fs::File;
+use std::io::Read as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use dedupfs::Progress as _;
+use dedupfs::transfer::Cutting;
+use dedupfs_batch::cluster::ClusterPlan;
+use dedupfs_detect::{Cluster, Error, Landing, MemoryPlan, Rounds, Stage, Window};
+
+use self::disks::MachineDisks;
+use self::landing::PoolLanding;
+use self::report::ClusterReport;
+use crate::args::cluster::ClusterArgs;
+use crate::control::{Failure, FailureKind};
+use crate::progress::Bars;
+use crate::{exit, interrupt};
+
+/// Bytes of a plan at most.
+const PLAN_BYTES_MAX: u64 = 16 << 20;
+/// Memory for spools and a partition, so that the process takes at most 35 MB.
+const MEMORY_BYTES: u64 = 10 << 20;
+/// The machine that has the pool.
+const WITH_POOL: usize = 0;
+
+pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
+    let (plan, job) = read_plan(&args.plan)?;
+    let me = plan.machine(&args.machine).ok_or_else(|| {
+        let names: Vec<&str> = plan.machines.iter().map(|machine| machine.name.as_str()).collect();
+        FailureKind::Usage.because(format!("the plan has no machine {}: it has {}", args.machine, names.join(", ")))
+    })?;
+    // Whoever names a chunk gets its bytes.
+    if !rustix::process::geteuid().is_root() {
+        return Err(FailureKind::Usage.because("only the superuser may put disks by the fingerprints of their chunks"));
+    }
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let rounds = Rounds::new(&plan.work);
+    let (round_of, mut report) = (plan.round_of_disks(), ClusterReport::new(&plan, me));
+    let committed = rounds.committed(&job).map_err(failure)?;
+    for damaged in &committed.damaged {
+        exit::tell(&format!("dedupfs: {damaged}\n"));
+    }
+    let mut round = committed.next;
+    let mut come_until = Instant::now() + Duration::from_secs(args.join_within);
+    while round < plan.rounds as u64 {
+        let mut cluster = cluster(&plan, (me, job, round), args);
+        cluster.memory.expected_asks = expected_asks(&plan, &round_of, round);
+        let disks: Vec<usize> = (0..plan.disks.len()).filter(|disk| round_of.get(*disk) == Some(&(round as usize))).collect();
+        let mine = disks::open(&plan, me, &disks)?;
+        let mut machine = MachineDisks::new(&plan, &mine, &progress)?;
+        let mut landing =
+            (me == WITH_POOL).then(|| PoolLanding::new(&plan, &rounds, (job, round), &disks)).transpose()?;
+        let watch = |_: Stage| !progress.is_cancelled();
+        let pool = landing.as_mut().map(|landing| landing as &mut dyn Landing);
+        match dedupfs_detect::run(&cluster, &mut machine, pool, &watch) {
+            Ok(tally) => {
+                report.add(&tally, landing.map(PoolLanding::into_outcomes).unwrap_or_default());
+                if me != WITH_POOL {
+                    rounds.commit(&job, round, &[]).map_err(failure)?;
+                }
+                round += 1;
+                come_until = Instant::now() + Duration::from_secs(args.join_within);
+            }
+            // A machine that was killed has not heard of the last commit. That of the pool knows it.
+            Err(Error::OtherRound { machine, round: other, .. }) if Instant::now() < come_until => {
+                if machine == WITH_POOL {
+                    round = other;
+                }
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            Err(error) => return Err(failure(error)),
+        }
+    }
+    bars.finish();
+    exit::print_message(args.json, "cluster", &report, report::text)?;
+    Ok(if report.is_complete() { exit::OK } else { exit::PARTLY })
+}
+
+fn failure(error: Error) -> Failure {
+    match error {
+        Error::Ended => Failure::failed("interrupted"),
+        error => Failure::failed(error.to_string()),
+    }
+}
+
+/// Reads a plan. Also returns its hash: machines with other plans do not fit together.
+fn read_plan(path: &Path) -> Result<(ClusterPlan, [u8; 32]), Failure> {
+    let shown = path.display();
+    let cannot = |error: std::io::Error| Failure::failed(format!("cannot read the plan {shown}: {error}"));
+    let file = File::open(path).map_err(cannot)?;
+    let mut text = String::new();
+    file.take(PLAN_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
+    if text.len() as u64 > PLAN_BYTES_MAX {
+        return Err(FailureKind::Usage.because(format!("{shown} is no plan: it has more than {PLAN_BYTES_MAX} bytes")));
+    }
+    let plan = ClusterPlan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))?;
+    let job = Cutting::new("blake3 of a plan", 0, "").hash_of(text.as_bytes());
+    Ok((plan, job))
+}
+
+fn cluster(plan: &ClusterPlan, (me, job, round): (usize, [u8; 32], u64), args: &ClusterArgs) -> Cluster {
+    let machine_of = |name: &str| plan.machine(name).and_then(|machine| u32::try_from(machine).ok()).unwrap_or(0);
+    Cluster {
+        machines: plan.machines.iter().map(|machine| machine.address).collect(),
+        me,
+        machine_of_disk: plan.disks.iter().map(|disk| machine_of(&disk.machine)).collect(),
+        job,
+        round,
+        window: Window::default(),
+        memory: MemoryPlan { memory_bytes: MEMORY_BYTES, ..MemoryPlan::new(&plan.work, 0) },
+        join_secs: args.join_within,
+    }
+}
+
+/// Asks that one machine compares, roughly: they spread evenly.
+fn expected_asks(plan: &ClusterPlan, round_of: &[usize], round: u64) -> u64 {
+    let of_round = plan.disks.iter().zip(round_of).filter(|(_, of)| **of as u64 == round);
+    let bytes: u64 = of_round.map(|(disk, _)| disk.assumed_bytes).sum();
+    bytes / u64::from(plan.chunk_bytes.max(1)) / plan.machines.len() as u64
+}

@@ -1,0 +1,152 @@
+//! The end of a round at the machine with the pool: new chunks and records land in files, one pair for each disk. When all have landed, each disk
+//! is put, in the order of the plan: so a chunk that several disks have new is stored before it is named. Then the round is committed.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use dedupfs::transfer::{Cutting, ImageBase, ImageOptions, NamedImage, TransferReport, VerifyImage};
+use dedupfs::{NoProgress, Origin};
+use dedupfs_batch::cluster::{ClusterDisk, ClusterPlan};
+use dedupfs_detect::{Answer, Chunk, Error, Landing, Pool, Record, Result, Rounds};
+
+use super::report::DiskOutcome;
+use crate::control::{ControlClient, Failure, FailureKind, PutImageRequest};
+use crate::hidden::HiddenDirectory;
+use crate::inside::{self, NewName};
+use crate::staged::index::DaemonIndex;
+use crate::staged::names::Names;
+use crate::versions::Directory;
+
+/// Why a disk must be put in another way.
+const READ_IT: &str = "put it with `dedupfs put --image`, or leave `changed` out";
+
+/// What has landed of a disk.
+struct Landed {
+    names: Names,
+    /// The new chunks at their places, and nothing else.
+    new: File,
+    end: u64,
+}
+
+/// Takes a round into a pool.
+pub(super) struct PoolLanding<'a> {
+    plan: &'a ClusterPlan,
+    rounds: &'a Rounds,
+    round: ([u8; 32], u64),
+    index: DaemonIndex,
+    pool: PathBuf,
+    landed: BTreeMap<u32, Landed>,
+    outcomes: Vec<DiskOutcome>,
+}
+
+impl<'a> PoolLanding<'a> {
+    pub(super) fn new(
+        plan: &'a ClusterPlan,
+        rounds: &'a Rounds,
+        round: ([u8; 32], u64),
+        disks: &[usize],
+    ) -> std::result::Result<Self, Failure> {
+        let directory = Directory::open(&plan.pool).map_err(|failure| {
+            let (shown, why) = (plan.pool.display(), &failure.message);
+            FailureKind::Usage.because(format!("the pool of the plan, {shown}: is it mounted? {why}"))
+        })?;
+        let mut daemon = directory.daemon()?;
+        let (cutting, planned) =
+            (daemon.cutting()?, Cutting::new(&plan.chunker, plan.chunk_bytes, &plan.fingerprint));
+        if cutting != planned {
+            let why = format!("the pool cuts content in another way than the plan says: write {cutting}");
+            return Err(FailureKind::Usage.because(why));
+        }
+        let mut landed = BTreeMap::new();
+        for &disk in disks {
+            let new = tempfile::tempfile_in(&plan.work).map_err(|error| {
+                Failure::failed(format!("cannot make a file in {}: {error}", plan.work.display()))
+            })?;
+            let number = u32::try_from(disk).unwrap_or(u32::MAX);
+            landed.insert(number, Landed { names: Names::new(&plan.work)?, new, end: 0 });
+        }
+        let (index, pool) = (DaemonIndex::new(daemon)?, directory.place.pool);
+        Ok(Self { plan, rounds, round, index, pool, landed, outcomes: Vec::new() })
+    }
+
+    pub(super) fn into_outcomes(self) -> Vec<DiskOutcome> {
+        self.outcomes
+    }
+
+    /// Puts a disk. A version that is there already was put by a round that was not committed.
+    fn put(&self, disk: &ClusterDisk, landed: Landed) -> std::result::Result<Option<TransferReport>, Failure> {
+        let directory = self.plan.pool.join(&disk.name);
+        let destination = directory.join(&self.plan.night);
+        if destination.symlink_metadata().is_ok() {
+            return Ok(None);
+        }
+        let failed =
+            |error: std::io::Error| Failure::failed(format!("cannot put into {}: {error}", directory.display()));
+        std::fs::create_dir_all(&directory).map_err(failed)?;
+        landed.new.set_len(landed.end).map_err(failed)?;
+        let named = landed.names.finish().map_err(failed)?;
+        let to = NewName::at(&destination)?;
+        let place = inside::find(&to.directory)?.ok_or_else(|| Failure::failed("the pool is not mounted any more"))?;
+        let source = disk.source.as_os_str().as_bytes().to_vec();
+        let origin = Origin { source, host: disk.machine.clone().into_bytes() };
+        let hidden = HiddenDirectory::make(&to.directory, Some(&origin))?;
+        let options = ImageOptions {
+            base: ImageBase::LastIn(place.ino),
+            default_file_name: disk.source.file_name().map_or(b"image".to_vec(), |name| name.as_bytes().to_vec()),
+            token_from: disk.token_from.clone(),
+            token: disk.token.clone(),
+            named: NamedImage::IsAll,
+            verify: VerifyImage::None,
+            origin,
+            ..ImageOptions::default()
+        };
+        let request = PutImageRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
+        let files = (landed.new.as_fd(), Some(named.as_fd()), None);
+        let mut daemon = inside::daemon(&self.pool, inside::COPIES_NEED_NO_DAEMON)?;
+        let put = daemon.put_image(request, files, &NoProgress).and_then(|report| {
+            hidden.give_name(&to.name, &destination)?;
+            to.directory.sync_all().map_err(failed)?;
+            Ok(report)
+        });
+        hidden.remove_or_tell(&destination);
+        put.map(Some)
+    }
+}
+
+impl Pool for PoolLanding<'_> {
+    fn ask(&mut self, chunks: &[Chunk]) -> Result<Vec<Answer>> {
+        self.index.ask(chunks)
+    }
+}
+
+impl Landing for PoolLanding<'_> {
+    fn land(&mut self, disk: u32, record: &Record, bytes: Option<&[u8]>) -> Result<()> {
+        let landed = self.landed.get_mut(&disk);
+        let landed = landed.ok_or_else(|| Error::Disk { disk, why: "it is not of this round".to_owned() })?;
+        let failed = |source| Error::Io { step: "land new chunks", directory: self.plan.work.clone(), source };
+        landed.names.add(record).map_err(failed)?;
+        if let Some(bytes) = bytes {
+            landed.new.write_all_at(bytes, record.at).map_err(failed)?;
+        }
+        landed.end = record.at + u64::from(record.len_bytes);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        let mut stored = Vec::new();
+        for (number, landed) in std::mem::take(&mut self.landed) {
+            let Some(disk) = self.plan.disks.get(number as usize) else { continue };
+            let put = self.put(disk, landed);
+            if put.is_ok() {
+                stored.push(disk.name.clone());
+            }
+            self.outcomes.push(DiskOutcome::new(&disk.name, put));
+        }
+        let (job, round) = &self.round;
+        self.rounds.commit(job, *round, &stored)
+    }
+}
