@@ -50,12 +50,11 @@ fn spool_asks(
     let (mut reading, mut segment) = (Reading::default(), Vec::<Ask>::new());
     loop {
         go_on()?;
-        let mut number = reading.asks;
+        let first = reading.asks;
         let is_more = reading.next(disks, &mut segment)?;
-        for ask in &segment {
+        for (number, ask) in (first..).zip(segment.iter()) {
             let (partition, _) = share(first_bits(&ask.fingerprint), spool.partitions());
             spool.push(partition, &Numbered { ask: *ask, number })?;
-            number += 1;
         }
         if !is_more {
             break;

@@ -12,18 +12,22 @@
 //! - [`MemoryPlan`]: the memory of a round, and its use.
 
 mod alone;
+pub mod cluster;
 mod compare;
 mod error;
 mod places;
 mod plan;
 mod reading;
 mod records;
+mod rounds;
 mod spool;
 
 pub use alone::alone;
+pub use cluster::{Cluster, Landing, RoundTally, Stage, Watch, Window, run};
 pub use error::{Error, Result};
 pub use plan::{MEMORY_BYTES, MEMORY_BYTES_MIN, MemoryPlan, PARTITIONS_MAX};
 pub(crate) use records::{Numbered, Place};
+pub use rounds::{Committed, Rounds};
 
 /// Chunks that the pool is asked for at once, at most.
 pub const ASKED_AT_ONCE: usize = 65_536;

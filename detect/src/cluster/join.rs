@@ -1,0 +1,237 @@
+//! Machines find each other: they connect, and see that they mean the same round of the same job.
+//!
+//! Each machine connects to those before it and listens for those behind it. Both sides say a hello: 8 magic, 4 version, 4 index of the
+//! machine, 4 number of machines, 8 round, 32 job; numbers are little-endian. A connection without the magic is closed, as it is no machine's; a
+//! machine with another hello ends the round for both.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
+
+use super::{Cluster, Stage, Watch};
+use crate::records::take;
+use crate::{Error, Result};
+
+const MAGIC: [u8; 8] = *b"ddfsdtct";
+const VERSION: u32 = 1;
+const HELLO_BYTES: usize = 60;
+/// Time for the hello of a connection that may be a stranger's.
+const HELLO_WITHIN: Duration = Duration::from_secs(1);
+/// Time of an attempt to connect.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(10);
+/// Time without an answer after which a connection is broken.
+const SILENT_MILLIS_MAX: u32 = 10_000;
+/// Time without traffic after which the kernel asks whether the other side is there, and between two such questions.
+const ASKS_AFTER: Duration = Duration::from_secs(2);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Hello {
+    version: u32,
+    machine: u32,
+    machines: u32,
+    round: u64,
+    job: [u8; 32],
+}
+
+impl Hello {
+    fn of(cluster: &Cluster) -> Self {
+        Self {
+            version: VERSION,
+            machine: cluster.me as u32,
+            machines: cluster.machines.len() as u32,
+            round: cluster.round,
+            job: cluster.job,
+        }
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let numbers = [self.version, self.machine, self.machines].map(u32::to_le_bytes).concat();
+        [MAGIC.as_slice(), &numbers, &self.round.to_le_bytes(), &self.job].concat()
+    }
+
+    /// Reads it, if it bears the magic.
+    fn decode(mut from: &[u8]) -> Option<Self> {
+        if take(&mut from)? != MAGIC {
+            return None;
+        }
+        let (version, machine) = (u32::from_le_bytes(take(&mut from)?), u32::from_le_bytes(take(&mut from)?));
+        let (machines, round) = (u32::from_le_bytes(take(&mut from)?), u64::from_le_bytes(take(&mut from)?));
+        let job = take(&mut from)?;
+        from.is_empty().then_some(Self { version, machine, machines, round, job })
+    }
+
+    /// Compares it with the hello of the other side. Returns the first difference in words.
+    fn difference(&self, other: &Self) -> Option<String> {
+        if self.version != other.version {
+            return Some(format!(
+                "speaks version {} of the protocol, not {}: run the same release",
+                other.version, self.version
+            ));
+        }
+        if self.job != other.job {
+            return Some("has another job: give all machines the same plan".into());
+        }
+        if self.round != other.round {
+            return Some(format!("is at round {}, not {}: start all machines anew", other.round, self.round));
+        }
+        let unequal = self.machines != other.machines;
+        unequal.then(|| format!("knows {} machines, not {}: give all the same list", other.machines, self.machines))
+    }
+}
+
+/// Connects to all other machines. The position of a socket is the index of its machine; there is none for this one.
+///
+/// # Errors
+/// A machine does not come in time, goes, or means another round.
+pub(super) fn join(cluster: &Cluster, watch: &Watch<'_>) -> Result<Vec<Option<TcpStream>>> {
+    let mut sockets: Vec<Option<TcpStream>> = cluster.machines.iter().map(|_| None).collect();
+    if sockets.len() < 2 {
+        return Ok(sockets);
+    }
+    let until = Instant::now() + Duration::from_secs(cluster.join_secs);
+    let here = cluster.address(cluster.me);
+    let listener = TcpListener::bind(here).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    let listener = listener.map_err(|error| {
+        Error::Refused(format!(
+            "machine {} cannot listen on {here}: {error}; see that no other process does",
+            cluster.me
+        ))
+    })?;
+    loop {
+        if !watch(Stage::Join) {
+            return Err(Error::Ended);
+        }
+        for machine in 0..cluster.me {
+            if sockets.get(machine).is_some_and(Option::is_none) {
+                put(&mut sockets, machine, connect(cluster, machine, until)?);
+            }
+        }
+        while let Some((machine, socket)) = accept(cluster, &listener)? {
+            if sockets.get(machine).is_some_and(Option::is_some) {
+                return Err(Error::Refused(format!("two processes are machine {machine}; start one for each machine")));
+            }
+            put(&mut sockets, machine, Some(socket));
+        }
+        let missing = |(machine, socket): (usize, &Option<TcpStream>)| {
+            (machine != cluster.me && socket.is_none()).then_some(machine)
+        };
+        let Some(missing) = sockets.iter().enumerate().find_map(missing) else { return Ok(sockets) };
+        if let Some(machine) = sockets.iter().position(|socket| socket.as_ref().is_some_and(has_ended)) {
+            let why = "it ended before all machines had come; its own message says more".into();
+            return Err(Error::Lost { machine, why });
+        }
+        if Instant::now() >= until {
+            let (address, secs) = (cluster.address(missing), cluster.join_secs);
+            return Err(Error::Lost { machine: missing, why: format!("it did not come to {address} within {secs} s") });
+        }
+        std::thread::sleep(STEP);
+    }
+}
+
+fn put(sockets: &mut [Option<TcpStream>], machine: usize, socket: Option<TcpStream>) {
+    if let Some(place) = sockets.get_mut(machine) {
+        *place = socket;
+    }
+}
+
+/// Whether the other side has closed a connection that is idle.
+fn has_ended(socket: &TcpStream) -> bool {
+    let looked = socket.set_nonblocking(true).and_then(|()| socket.peek(&mut [0]));
+    let _ = socket.set_nonblocking(false);
+    match looked {
+        Ok(len) => len == 0,
+        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+    }
+}
+
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nonblocking(false)?;
+    socket.set_nodelay(true)?;
+    sockopt::set_tcp_user_timeout(socket, SILENT_MILLIS_MAX)?;
+    sockopt::set_tcp_keepidle(socket, ASKS_AFTER)?;
+    sockopt::set_tcp_keepintvl(socket, ASKS_AFTER)?;
+    sockopt::set_tcp_keepcnt(socket, SILENT_MILLIS_MAX / 1000 / ASKS_AFTER.as_secs() as u32)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    Ok(())
+}
+
+/// Connects to a machine before this one. None if it is not there yet.
+fn connect(cluster: &Cluster, machine: usize, until: Instant) -> Result<Option<TcpStream>> {
+    let address = cluster.address(machine);
+    let Ok(socket) = TcpStream::connect_timeout(&address, CONNECTS_WITHIN) else { return Ok(None) };
+    let greeted = prepare(&socket).and_then(|()| (&socket).write_all(&Hello::of(cluster).encode()));
+    // It answers when it has found those before it.
+    let left = until.saturating_duration_since(Instant::now()).max(STEP);
+    let Ok(Some(hello)) = greeted.and_then(|()| read_hello(&socket, left)) else { return Ok(None) };
+    see(cluster, &hello, address)?;
+    if hello.machine as usize != machine {
+        let told = format!("{address} is machine {}, not {machine}: give all machines the same list", hello.machine);
+        return Err(Error::Refused(told));
+    }
+    Ok(Some(socket))
+}
+
+/// Takes the next connection of a machine behind this one. None if there is none.
+fn accept(cluster: &Cluster, listener: &TcpListener) -> Result<Option<(usize, TcpStream)>> {
+    loop {
+        let Ok((socket, address)) = listener.accept() else { return Ok(None) };
+        let heard = prepare(&socket).and_then(|()| read_hello(&socket, HELLO_WITHIN));
+        // A stranger, or a process that has ended.
+        let Ok(Some(hello)) = heard else { continue };
+        if (&socket).write_all(&Hello::of(cluster).encode()).is_err() {
+            continue;
+        }
+        see(cluster, &hello, address)?;
+        let machine = hello.machine as usize;
+        if machine <= cluster.me || machine >= cluster.machines.len() {
+            let told = format!("{address} calls itself machine {machine} and connects to machine {}", cluster.me);
+            return Err(Error::Refused(format!("{told}: give all machines the same list")));
+        }
+        return Ok(Some((machine, socket)));
+    }
+}
+
+fn read_hello(socket: &TcpStream, within: Duration) -> io::Result<Option<Hello>> {
+    let mut bytes = [0; HELLO_BYTES];
+    socket.set_read_timeout(Some(within))?;
+    (&*socket).read_exact(&mut bytes)?;
+    socket.set_read_timeout(None)?;
+    Ok(Hello::decode(&bytes))
+}
+
+fn see(cluster: &Cluster, hello: &Hello, address: SocketAddr) -> Result<()> {
+    let Some(difference) = Hello::of(cluster).difference(hello) else { return Ok(()) };
+    let (me, here) = (cluster.me, cluster.address(cluster.me));
+    Err(Error::Refused(format!(
+        "machine {} at {address} and machine {me} at {here} do not fit: the former {difference}",
+        hello.machine
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELLO: Hello = Hello { version: 1, machine: 2, machines: 4, round: 9, job: [7; 32] };
+
+    #[test]
+    fn a_hello_is_read_as_it_was_written_and_nothing_else_is() {
+        let bytes = HELLO.encode();
+        assert_eq!((bytes.len(), Hello::decode(&bytes)), (HELLO_BYTES, Some(HELLO)));
+        assert_eq!(Hello::decode(&bytes[..59]), None);
+        assert_eq!(Hello::decode(&[0; HELLO_BYTES]), None);
+    }
+
+    #[test]
+    fn every_difference_is_told() {
+        assert_eq!(HELLO.difference(&Hello { machine: 3, ..HELLO }), None);
+        let told = |other: Hello| HELLO.difference(&other).unwrap();
+        assert!(told(Hello { version: 2, ..HELLO }).contains("version 2"));
+        assert!(told(Hello { job: [8; 32], ..HELLO }).contains("another job"));
+        assert!(told(Hello { round: 8, ..HELLO }).contains("round 8"));
+        assert!(told(Hello { machines: 5, ..HELLO }).contains("5 machines"));
+    }
+}

@@ -1,0 +1,303 @@
+//! Connections of this machine to all others, as timely uses them.
+//!
+//! timely reads and writes each connection in a thread of its own, and panics there when that fails. So nothing fails from its view: a [`Link`] notes the
+//! failure, wakes the worker, and holds the thread until the worker is gone. Then the thread unwinds without a word.
+//!
+//! On the wire, the bytes of timely are cut into frames: 1 kind, 4 length (little-endian), bytes. So a machine can say at any time why it ends
+//! the round, and a connection that merely breaks differs from one that ends. Headers of timely within the frames are checked, too: no message
+//! is longer than [`MESSAGE_BYTES_MAX`], so none makes this machine allocate more.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use timely::communication::allocator::zero_copy::stream::Stream;
+
+use super::frames::{Failure, Kind, Messages};
+use crate::{Error, Result};
+
+/// Bytes of a frame at most.
+const FRAME_BYTES_MAX: usize = 256 << 10;
+const HEADER_BYTES: usize = 5;
+/// Time in which a reason is told to a machine that reads.
+const TELLS_WITHIN: Duration = Duration::from_secs(1);
+/// Time in which connections end after a round that is committed.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
+const STEP: Duration = Duration::from_millis(5);
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state of all connections.
+struct Shared {
+    me: usize,
+    worker: Thread,
+    failure: Mutex<Option<Error>>,
+    has_failed: AtomicBool,
+    /// The worker is gone: threads may end as they like.
+    is_over: Mutex<bool>,
+    over: Condvar,
+}
+
+impl Shared {
+    fn fail(&self, error: Error) {
+        let mut failure = lock(&self.failure);
+        // The first one is the cause of the others.
+        if !self.has_failed.swap(true, Ordering::SeqCst) {
+            *failure = Some(error);
+        }
+        drop(failure);
+        self.worker.unpark();
+    }
+
+    fn is_over(&self) -> bool {
+        *lock(&self.is_over)
+    }
+}
+
+/// All connections, from the view of the worker.
+pub(super) struct Links {
+    shared: Arc<Shared>,
+    peers: Vec<Peer>,
+}
+
+struct Peer {
+    socket: TcpStream,
+    writing: Arc<Mutex<()>>,
+}
+
+impl Links {
+    /// Makes links of connected sockets. The position of a socket is the index of its machine. The worker is this thread.
+    ///
+    /// # Errors
+    /// There are no more descriptors.
+    pub(super) fn new(me: usize, sockets: Vec<Option<TcpStream>>) -> Result<(Self, Vec<Option<Link>>)> {
+        let shared = Arc::new(Shared {
+            me,
+            worker: std::thread::current(),
+            failure: Mutex::new(None),
+            has_failed: AtomicBool::new(false),
+            is_over: Mutex::new(false),
+            over: Condvar::new(),
+        });
+        let (mut peers, mut links) = (Vec::new(), Vec::new());
+        for (machine, socket) in sockets.into_iter().enumerate() {
+            let Some(socket) = socket else {
+                links.push(None);
+                continue;
+            };
+            let writing = Arc::new(Mutex::new(()));
+            let of_peer = socket.try_clone().map_err(|error| lost(machine, &error))?;
+            peers.push(Peer { socket: of_peer, writing: Arc::clone(&writing) });
+            links.push(Some(Link::new(socket, writing, Arc::clone(&shared), machine)));
+        }
+        Ok((Self { shared, peers }, links))
+    }
+
+    /// Returns the failure of a connection, or the reason that another machine gave.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.shared.has_failed.load(Ordering::SeqCst) {
+            return Err(lock(&self.shared.failure).take().unwrap_or(Error::Ended));
+        }
+        Ok(())
+    }
+
+    /// Ends all connections, behind the worker. After an error each machine is told why.
+    pub(super) fn end(self, error: Option<&Error>) {
+        let begin = Instant::now();
+        if let Some(error) = error {
+            let failure = Failure::of(self.shared.me, error);
+            self.peers.iter().for_each(|peer| peer.tell(&failure, begin + TELLS_WITHIN));
+        }
+        *lock(&self.shared.is_over) = true;
+        self.shared.over.notify_all();
+        let within = if error.is_some() { TELLS_WITHIN } else { ENDS_WITHIN };
+        // A connection that is closed at once may lose its last bytes: so wait for the other sides.
+        self.wait(begin + within);
+        self.peers.iter().for_each(|peer| drop(peer.socket.shutdown(Shutdown::Both)));
+        self.wait(Instant::now() + TELLS_WITHIN);
+    }
+
+    fn wait(&self, until: Instant) {
+        while Arc::strong_count(&self.shared) > 1 && Instant::now() < until {
+            std::thread::sleep(STEP);
+        }
+    }
+}
+
+impl Peer {
+    /// Sends a reason, if the connection takes it in time.
+    fn tell(&self, failure: &Failure, until: Instant) {
+        let _turn = loop {
+            match self.writing.try_lock() {
+                Ok(turn) => break turn,
+                Err(TryLockError::Poisoned(turn)) => break turn.into_inner(),
+                Err(TryLockError::WouldBlock) if Instant::now() >= until => return,
+                Err(TryLockError::WouldBlock) => std::thread::sleep(STEP),
+            }
+        };
+        // Nothing helps if it does not go through: the other side sees the end.
+        let _ = self.socket.set_write_timeout(Some(TELLS_WITHIN));
+        let _ = (&self.socket).write_all(&frame(Kind::Reason, &failure.encode()));
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+}
+
+fn frame(kind: Kind, bytes: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(HEADER_BYTES + bytes.len());
+    frame.push(kind as u8);
+    frame.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
+    frame.extend_from_slice(bytes);
+    frame
+}
+
+fn lost(machine: usize, error: &io::Error) -> Error {
+    let why = match error.kind() {
+        io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => "it does not answer any more".into(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
+            "its connection ended without a word".into()
+        }
+        _ => error.to_string(),
+    };
+    Error::Lost { machine, why }
+}
+
+/// One connection, from the view of a thread of timely.
+pub(super) struct Link {
+    socket: TcpStream,
+    writing: Arc<Mutex<()>>,
+    shared: Arc<Shared>,
+    machine: usize,
+    /// Bytes of the frame that are not read yet.
+    frame_bytes: usize,
+    has_ended: bool,
+    messages: Messages,
+}
+
+impl Link {
+    fn new(socket: TcpStream, writing: Arc<Mutex<()>>, shared: Arc<Shared>, machine: usize) -> Self {
+        let messages = Messages::new(machine, shared.me);
+        Self { socket, writing, shared, machine, frame_bytes: 0, has_ended: false, messages }
+    }
+
+    /// Notes a failure, and ends the thread when the worker is gone.
+    fn fail(&mut self, error: Error) -> ! {
+        self.shared.fail(error);
+        let mut is_over = lock(&self.shared.is_over);
+        while !*is_over {
+            is_over = self.shared.over.wait(is_over).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(is_over);
+        self.leave()
+    }
+
+    /// Ends this thread, once the other side has ended or is shut out. Bytes that nobody reads would make the kernel drop those under way.
+    fn leave(&mut self) -> ! {
+        let mut unread = [0; 4096];
+        while self.socket.read(&mut unread).is_ok_and(|len| len > 0) {}
+        resume_unwind(Box::new("the worker is gone"))
+    }
+
+    /// Reads a header of frames, and all of a frame that is not data. False at the end.
+    fn next_frame(&mut self) -> Result<bool> {
+        let broken = || Error::Lost { machine: self.machine, why: "it sends frames that no machine sends".into() };
+        let failed = |error: io::Error| lost(self.machine, &error);
+        let mut header = [0; HEADER_BYTES];
+        self.socket.read_exact(&mut header).map_err(failed)?;
+        let [kind, len @ ..] = header;
+        let len_bytes = u32::from_le_bytes(len) as usize;
+        match Kind::of(kind) {
+            Some(Kind::Data) if len_bytes <= FRAME_BYTES_MAX => {
+                self.frame_bytes = len_bytes;
+                Ok(true)
+            }
+            Some(Kind::End) if len_bytes == 0 && self.messages.is_between() => Ok(false),
+            Some(Kind::Reason) if len_bytes <= Failure::BYTES_MAX => {
+                let mut reason = vec![0; len_bytes];
+                self.socket.read_exact(&mut reason).map_err(failed)?;
+                Err(Failure::decode(&reason).map_or_else(broken, |failure| failure.told_by(self.machine)))
+            }
+            _ => Err(broken()),
+        }
+    }
+}
+
+impl io::Read for Link {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        if self.shared.is_over() {
+            self.leave();
+        }
+        while self.frame_bytes == 0 && !self.has_ended {
+            match self.next_frame() {
+                Ok(is_more) => self.has_ended = !is_more,
+                Err(error) => self.fail(error),
+            }
+        }
+        if self.has_ended {
+            return Ok(0);
+        }
+        let room = self.frame_bytes.min(into.len());
+        let Some(part) = into.get_mut(..room) else { return Ok(0) };
+        let read = match self.socket.read(part) {
+            Ok(0) => Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+            other => other,
+        };
+        match read {
+            Ok(len) => {
+                self.frame_bytes -= len;
+                if !part.get(..len).is_some_and(|bytes| self.messages.take(bytes)) {
+                    let why = "it sends messages that no machine sends".into();
+                    self.fail(Error::Lost { machine: self.machine, why });
+                }
+                Ok(len)
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Err(error),
+            Err(error) => self.fail(lost(self.machine, &error)),
+        }
+    }
+}
+
+impl io::Write for Link {
+    /// Bytes that a broken connection does not take are dropped: the worker ends the round.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let part = bytes.get(..FRAME_BYTES_MAX).unwrap_or(bytes);
+        if !self.shared.has_failed.load(Ordering::SeqCst) {
+            let _turn = lock(&self.writing);
+            if let Err(error) = self.socket.write_all(&frame(Kind::Data, part)) {
+                self.shared.fail(lost(self.machine, &error));
+            }
+        }
+        Ok(part.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Link {
+    fn try_clone(&self) -> io::Result<Self> {
+        let (writing, shared) = (Arc::clone(&self.writing), Arc::clone(&self.shared));
+        Ok(Self::new(self.socket.try_clone()?, writing, shared, self.machine))
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        self.socket.set_nonblocking(nonblocking)
+    }
+
+    /// Says that all has been sent.
+    fn shutdown(&self, _: Shutdown) -> io::Result<()> {
+        let _turn = lock(&self.writing);
+        // After a failure this fails, and nobody minds.
+        if !self.shared.has_failed.load(Ordering::SeqCst) {
+            let _ = (&self.socket).write_all(&frame(Kind::End, &[]));
+        }
+        let _ = self.socket.shutdown(Shutdown::Write);
+        Ok(())
+    }
+}
