@@ -8,5 +8,5 @@ mod synthetic;
 use clap::Parser as _;
 
 fn main() -> std::process::ExitCode {
-    role::play(&role::Options::parse())
+    if role::play(&role::Options::parse()) { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

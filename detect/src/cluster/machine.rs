@@ -176,6 +176,7 @@ impl<'a, 'pool> Machine<'a, 'pool> {
         let (mut reading, mut segment, mut calls) = (Reading::default(), Vec::new(), 0);
         let mut buffers = Buffers::new(machines);
         loop {
+            self.links.check()?;
             let first = reading.asks;
             let is_more = reading.next(disks, &mut segment)?;
             for (number, ask) in (first..).zip(segment.iter()) {
