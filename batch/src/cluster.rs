@@ -24,7 +24,7 @@ const DISKS_OF_A_ROUND_MAX: usize = 400;
 pub struct ClusterPlan {
     /// The mount, or a directory in it, at the first machine.
     pub pool: PathBuf,
-    /// A directory on a disk of each machine, for spools; at the first one also for new chunks, and the committed rounds.
+    /// A directory on a disk of each machine: one of its name in it is for spools and committed rounds, at the first also for new chunks.
     pub work: PathBuf,
     /// Name of the versions of this night.
     pub night: String,
@@ -139,6 +139,9 @@ impl ClusterPlan {
         }
         let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
         for machine in &self.machines {
+            if !is_name_of_disk(&machine.name) || machine.name.contains('/') {
+                return Err(format!("machine {:?}: its name is that of a directory", machine.name));
+            }
             if !names.insert(&machine.name) || !addresses.insert(machine.address) {
                 return Err(format!("two machines have the name or the address of {}", machine.name));
             }

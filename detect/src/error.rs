@@ -59,6 +59,16 @@ pub enum Error {
         /// Its own error, in words.
         why: String,
     },
+    /// A machine means another round of the same job: one of the two has not heard of a commit.
+    #[error("machine {machine} is at round {round}, not {here}; start all machines anew")]
+    OtherRound {
+        /// Its index.
+        machine: usize,
+        /// Its round.
+        round: u64,
+        /// The round of this machine.
+        here: u64,
+    },
     /// A machine, a request or a file does not fit to the round.
     #[error("{0}")]
     Refused(String),

@@ -3,6 +3,7 @@
 #![expect(rustdoc::broken_intra_doc_links, reason = "brackets show defaults in help texts")]
 
 pub(crate) mod batch;
+pub(crate) mod cluster;
 pub(crate) mod helpers;
 pub(crate) mod versions;
 
@@ -19,6 +20,7 @@ use dedupfs_store::container::Compression;
 use dedupfs_store::superblock::{ChunkerKind, FingerprintAlgorithm};
 
 use self::batch::BatchArgs;
+use self::cluster::ClusterArgs;
 use self::versions::{
     DiffArgs, ForgetArgs, FreezeArgs, HistoryArgs, ListArgs, PruneArgs, SeriesArgs, SnapshotArgs, ThawArgs,
 };
@@ -72,6 +74,7 @@ pub(crate) enum Command {
     Put(PutArgs),
     Get(GetArgs),
     Batch(BatchArgs),
+    Cluster(ClusterArgs),
     Snapshot(SnapshotArgs),
     Freeze(FreezeArgs),
     Thaw(ThawArgs),
@@ -99,6 +102,7 @@ impl Command {
             Self::Put(args) => args.json,
             Self::Get(args) => args.json,
             Self::Batch(args) => args.json,
+            Self::Cluster(args) => args.json,
             Self::Snapshot(args) => args.json,
             Self::Thaw(args) => args.json,
             Self::List(args) => args.json,

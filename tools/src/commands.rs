@@ -1,6 +1,7 @@
 //! One file for each command. Each command returns its exit code or a failure.
 
 pub(crate) mod batch;
+pub(crate) mod cluster;
 pub(crate) mod diff;
 pub(crate) mod forget;
 pub(crate) mod freeze;

@@ -42,7 +42,7 @@ Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of a
   put of an image: 10 its map of changes is wrong, so all of it was read.
   get: 1 also if --include and --exclude leave nothing.";
 
-pub(crate) const HELP_OF_BATCH: &str = "\
+pub(crate) const HELP_OF_DISKS: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 9 a disk is not stored, or has a problem: messages
   name it.";
@@ -288,7 +288,7 @@ mod tests {
             HELP_WITHOUT_MOUNT,
             HELP_OF_GC,
             HELP_OF_COPIES,
-            HELP_OF_BATCH,
+            HELP_OF_DISKS,
             HELP_OF_FORGETTING,
             HELP_OF_FREEZING,
             HELP_OF_MKFS,

@@ -6,7 +6,7 @@ use clap::Parser;
 
 use crate::args::{Command, Dedupfs, Gc, MountArgs, Stats};
 use crate::commands::{
-    batch, diff, forget, freeze, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub, series,
+    batch, cluster, diff, forget, freeze, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub, series,
     snapshot, stats, sync, thaw, umount,
 };
 use crate::control::{Failure, FailureKind};
@@ -36,6 +36,7 @@ fn perform(command: &Command) -> Result<u8, Failure> {
         Command::Put(args) => put::run(args),
         Command::Get(args) => get::run(args),
         Command::Batch(args) => batch::run(args),
+        Command::Cluster(args) => cluster::run(args),
         Command::Thaw(args) => thaw::run(args),
         Command::Snapshot(args) => snapshot::run(args),
         Command::Freeze(args) => freeze::run(args),

@@ -74,9 +74,6 @@ impl Hello {
         if self.job != other.job {
             return Some("has another job: give all machines the same plan".into());
         }
-        if self.round != other.round {
-            return Some(format!("is at round {}, not {}: start all machines anew", other.round, self.round));
-        }
         let unequal = self.machines != other.machines;
         unequal.then(|| format!("knows {} machines, not {}: give all the same list", other.machines, self.machines))
     }
@@ -203,7 +200,13 @@ fn read_hello(socket: &TcpStream, within: Duration) -> io::Result<Option<Hello>>
 }
 
 fn see(cluster: &Cluster, hello: &Hello, address: SocketAddr) -> Result<()> {
-    let Some(difference) = Hello::of(cluster).difference(hello) else { return Ok(()) };
+    let ours = Hello::of(cluster);
+    let Some(difference) = ours.difference(hello) else {
+        return match hello.round == ours.round {
+            true => Ok(()),
+            false => Err(Error::OtherRound { machine: hello.machine as usize, round: hello.round, here: ours.round }),
+        };
+    };
     let (me, here) = (cluster.me, cluster.address(cluster.me));
     Err(Error::Refused(format!(
         "machine {} at {address} and machine {me} at {here} do not fit: the former {difference}",
@@ -231,7 +234,6 @@ mod tests {
         let told = |other: Hello| HELLO.difference(&other).unwrap();
         assert!(told(Hello { version: 2, ..HELLO }).contains("version 2"));
         assert!(told(Hello { job: [8; 32], ..HELLO }).contains("another job"));
-        assert!(told(Hello { round: 8, ..HELLO }).contains("round 8"));
         assert!(told(Hello { machines: 5, ..HELLO }).contains("5 machines"));
     }
 }

@@ -12,7 +12,7 @@ use crate::exit;
 /// often as the plan says, and does not stop the others. The state is in the pool alone: the newest version of a disk tells from which checkpoint its changes count.
 /// The guide has the form of a plan.
 #[derive(Args, Debug)]
-#[command(after_help = exit::HELP_OF_BATCH)]
+#[command(after_help = exit::HELP_OF_DISKS)]
 pub(crate) struct BatchArgs {
     /// The plan, a TOML file
     pub(crate) plan: PathBuf,

@@ -13,7 +13,7 @@ use crate::exit;
 /// all; started again, the command goes on with the first round that is not. Traffic is not encrypted: use a private network. The guide has
 /// the form of a plan.
 #[derive(Args, Debug)]
-#[command(after_help = exit::HELP_OF_CLUSTER)]
+#[command(after_help = exit::HELP_OF_DISKS)]
 pub(crate) struct ClusterArgs {
     /// The plan, a TOML file
     pub(crate) plan: PathBuf,

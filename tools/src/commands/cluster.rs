@@ -8,6 +8,7 @@ mod disks;
 mod landing;
 mod report;
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
@@ -30,11 +31,15 @@ use crate::{exit, interrupt};
 const PLAN_BYTES_MAX: u64 = 16 << 20;
 /// Memory for spools and a partition, so that the process takes at most 35 MB.
 const MEMORY_BYTES: u64 = 10 << 20;
+/// Time between two attempts to meet.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How often a round begins again when a machine was lost.
+const ATTEMPTS_MAX: u32 = 3;
 /// The machine that has the pool.
 const WITH_POOL: usize = 0;
 
 pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
-    let (plan, job) = read_plan(&args.plan)?;
+    let (mut plan, job) = read_plan(&args.plan)?;
     let me = plan.machine(&args.machine).ok_or_else(|| {
         let names: Vec<&str> = plan.machines.iter().map(|machine| machine.name.as_str()).collect();
         FailureKind::Usage.because(format!("the plan has no machine {}: it has {}", args.machine, names.join(", ")))
@@ -45,6 +50,10 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
     }
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
+    // Machines may share a filesystem.
+    plan.work.push(&args.machine);
+    std::fs::create_dir_all(&plan.work)
+        .map_err(|error| Failure::failed(format!("cannot make the directory {}: {error}", plan.work.display())))?;
     let rounds = Rounds::new(&plan.work);
     let (round_of, mut report) = (plan.round_of_disks(), ClusterReport::new(&plan, me));
     let committed = rounds.committed(&job).map_err(failure)?;
@@ -52,16 +61,22 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
         exit::tell(&format!("dedupfs: {damaged}\n"));
     }
     let mut round = committed.next;
-    let mut come_until = Instant::now() + Duration::from_secs(args.join_within);
+    let joins_within = Duration::from_secs(args.join_within);
+    let (mut come_until, mut attempts) = (Instant::now() + joins_within, 0);
     while round < plan.rounds as u64 {
-        let mut cluster = cluster(&plan, (me, job, round), args);
+        let left = come_until.saturating_duration_since(Instant::now());
+        let mut cluster = cluster(&plan, (me, job, round), left.as_secs().max(1));
         cluster.memory.expected_asks = expected_asks(&plan, &round_of, round);
         let disks: Vec<usize> = (0..plan.disks.len()).filter(|disk| round_of.get(*disk) == Some(&(round as usize))).collect();
         let mine = disks::open(&plan, me, &disks)?;
         let mut machine = MachineDisks::new(&plan, &mine, &progress)?;
         let mut landing =
             (me == WITH_POOL).then(|| PoolLanding::new(&plan, &rounds, (job, round), &disks)).transpose()?;
-        let watch = |_: Stage| !progress.is_cancelled();
+        let reached = Cell::new(Stage::Join);
+        let watch = |stage: Stage| {
+            reached.set(stage);
+            !progress.is_cancelled()
+        };
         let pool = landing.as_mut().map(|landing| landing as &mut dyn Landing);
         match dedupfs_detect::run(&cluster, &mut machine, pool, &watch) {
             Ok(tally) => {
@@ -69,15 +84,25 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
                 if me != WITH_POOL {
                     rounds.commit(&job, round, &[]).map_err(failure)?;
                 }
-                round += 1;
-                come_until = Instant::now() + Duration::from_secs(args.join_within);
+                (round, attempts) = (round + 1, 0);
+                come_until = Instant::now() + joins_within;
             }
             // A machine that was killed has not heard of the last commit. That of the pool knows it.
             Err(Error::OtherRound { machine, round: other, .. }) if Instant::now() < come_until => {
                 if machine == WITH_POOL {
                     round = other;
                 }
-                std::thread::sleep(Duration::from_millis(200));
+                std::thread::sleep(PAUSE);
+            }
+            // Machines that ended because of it come again.
+            Err(Error::Lost { .. }) if reached.get() == Stage::Join && Instant::now() < come_until => {
+                std::thread::sleep(PAUSE);
+            }
+            Err(error @ Error::Lost { .. }) if reached.get() > Stage::Join && attempts < ATTEMPTS_MAX => {
+                let secs = args.join_within;
+                exit::tell(&format!("dedupfs: {error}: round {round} begins again if it comes back within {secs} s\n"));
+                attempts += 1;
+                come_until = Instant::now() + joins_within;
             }
             Err(error) => return Err(failure(error)),
         }
@@ -105,11 +130,11 @@ fn read_plan(path: &Path) -> Result<(ClusterPlan, [u8; 32]), Failure> {
         return Err(FailureKind::Usage.because(format!("{shown} is no plan: it has more than {PLAN_BYTES_MAX} bytes")));
     }
     let plan = ClusterPlan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))?;
-    let job = Cutting::new("blake3 of a plan", 0, "").hash_of(text.as_bytes());
-    Ok((plan, job))
+    let cutter = Cutting::new("mincdc", 8192, "blake3").cutter().map_err(Failure::failed)?;
+    Ok((plan, cutter.fingerprint(text.as_bytes()).0))
 }
 
-fn cluster(plan: &ClusterPlan, (me, job, round): (usize, [u8; 32], u64), args: &ClusterArgs) -> Cluster {
+fn cluster(plan: &ClusterPlan, (me, job, round): (usize, [u8; 32], u64), join_secs: u64) -> Cluster {
     let machine_of = |name: &str| plan.machine(name).and_then(|machine| u32::try_from(machine).ok()).unwrap_or(0);
     Cluster {
         machines: plan.machines.iter().map(|machine| machine.address).collect(),
@@ -119,7 +144,7 @@ fn cluster(plan: &ClusterPlan, (me, job, round): (usize, [u8; 32], u64), args: &
         round,
         window: Window::default(),
         memory: MemoryPlan { memory_bytes: MEMORY_BYTES, ..MemoryPlan::new(&plan.work, 0) },
-        join_secs: args.join_within,
+        join_secs,
     }
 }
 

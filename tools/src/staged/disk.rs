@@ -13,7 +13,7 @@ pub(crate) type Reader<'a> = Box<dyn FnMut(u64, &mut [u8]) -> std::result::Resul
 
 /// The segments of an image. Memory: a segment and the rest of a chunk.
 pub(crate) struct SegmentReader<'a> {
-    disk: u32,
+    pub(crate) disk: u32,
     cutter: Cutter,
     segments: std::vec::IntoIter<Change>,
     /// The part of the current range that is not read yet.

@@ -1,5 +1,6 @@
 //! Questions to the daemon about chunks. They travel in a file in memory, which takes the answers as well.
 
+use std::borrow::BorrowMut;
 use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
@@ -11,14 +12,14 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::control::{ControlClient, Failure};
 
 /// The index of a mounted pool. Memory: the questions of one call, and their answers.
-pub(crate) struct DaemonIndex<'a> {
-    daemon: &'a mut ControlClient,
+pub(crate) struct DaemonIndex<D> {
+    daemon: D,
     file: File,
     bytes: Vec<u8>,
 }
 
-impl<'a> DaemonIndex<'a> {
-    pub(crate) fn new(daemon: &'a mut ControlClient) -> std::result::Result<Self, Failure> {
+impl<D: BorrowMut<ControlClient>> DaemonIndex<D> {
+    pub(crate) fn new(daemon: D) -> std::result::Result<Self, Failure> {
         let file = memfd_create("questions", MemfdFlags::CLOEXEC)
             .map_err(|errno| Failure::failed(format!("cannot make a file in memory: {errno}")))?;
         Ok(Self { daemon, file: file.into(), bytes: Vec::new() })
@@ -29,7 +30,7 @@ fn is_zero(chunk: &Chunk) -> bool {
     chunk.fingerprint == [0; 32]
 }
 
-impl Pool for DaemonIndex<'_> {
+impl<D: BorrowMut<ControlClient>> Pool for DaemonIndex<D> {
     /// Every pool has zeros.
     fn ask(&mut self, chunks: &[Chunk]) -> Result<Vec<Answer>> {
         let failed = |error: std::io::Error| Error::Pool(format!("questions cannot be exchanged: {error}"));
@@ -43,7 +44,7 @@ impl Pool for DaemonIndex<'_> {
             debug_assert_eq!(self.bytes.len(), asked.len() * QUESTION_BYTES);
             self.file.write_all_at(&self.bytes, 0).map_err(failed)?;
             let count = u32::try_from(asked.len()).unwrap_or(u32::MAX);
-            self.daemon.answer_ahead(count, self.file.as_fd()).map_err(|failure| Error::Pool(failure.to_string()))?;
+            self.daemon.borrow_mut().answer_ahead(count, self.file.as_fd()).map_err(|failure| Error::Pool(failure.to_string()))?;
         }
         self.bytes.resize(asked.len() * ANSWER_BYTES, 0);
         self.file.read_exact_at(&mut self.bytes, 0).map_err(failed)?;

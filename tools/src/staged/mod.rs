@@ -40,7 +40,7 @@ pub(crate) fn name_chunks(
     let mut names = Names::new(&directory)?;
     progress.start("detecting", bytes);
     let mut disks = SegmentReader::new(0, cutter, (segments, read), rate, progress);
-    let mut pool = DaemonIndex::new(daemon)?;
+    let mut pool = DaemonIndex::new(&mut *daemon)?;
     let go_on = || !progress.is_cancelled();
     let mut land = |_, record: &_| names.add(record).map_err(|error| Error::Io {
         step: "write named chunks",

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod batch;
+mod cluster;
 mod command_lines;
 mod images;
 mod json;

@@ -3,17 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::os::fd::AsFd as _;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use dedupfs::transfer::{Cutting, ImageBase, ImageOptions, NamedImage, TransferReport, VerifyImage};
+use dedupfs::transfer::{Change, Changes, Cutting, ImageBase, ImageOptions, NamedImage, TransferReport, VerifyImage};
 use dedupfs::{NoProgress, Origin};
 use dedupfs_batch::cluster::{ClusterDisk, ClusterPlan};
 use dedupfs_detect::{Answer, Chunk, Error, Landing, Pool, Record, Result, Rounds};
 
 use super::report::DiskOutcome;
+use crate::changes;
 use crate::control::{ControlClient, Failure, FailureKind, PutImageRequest};
 use crate::hidden::HiddenDirectory;
 use crate::inside::{self, NewName};
@@ -29,7 +30,14 @@ struct Landed {
     names: Names,
     /// The new chunks at their places, and nothing else.
     new: File,
-    end: u64,
+    /// The ranges of all records, in order.
+    ranges: Vec<Change>,
+}
+
+impl Landed {
+    fn end(&self) -> u64 {
+        self.ranges.last().map_or(0, |last| last.to)
+    }
 }
 
 /// Takes a round into a pool.
@@ -37,7 +45,7 @@ pub(super) struct PoolLanding<'a> {
     plan: &'a ClusterPlan,
     rounds: &'a Rounds,
     round: ([u8; 32], u64),
-    index: DaemonIndex,
+    index: DaemonIndex<ControlClient>,
     pool: PathBuf,
     landed: BTreeMap<u32, Landed>,
     outcomes: Vec<DiskOutcome>,
@@ -67,7 +75,7 @@ impl<'a> PoolLanding<'a> {
                 Failure::failed(format!("cannot make a file in {}: {error}", plan.work.display()))
             })?;
             let number = u32::try_from(disk).unwrap_or(u32::MAX);
-            landed.insert(number, Landed { names: Names::new(&plan.work)?, new, end: 0 });
+            landed.insert(number, Landed { names: Names::new(&plan.work)?, new, ranges: Vec::new() });
         }
         let (index, pool) = (DaemonIndex::new(daemon)?, directory.place.pool);
         Ok(Self { plan, rounds, round, index, pool, landed, outcomes: Vec::new() })
@@ -87,7 +95,11 @@ impl<'a> PoolLanding<'a> {
         let failed =
             |error: std::io::Error| Failure::failed(format!("cannot put into {}: {error}", directory.display()));
         std::fs::create_dir_all(&directory).map_err(failed)?;
-        landed.new.set_len(landed.end).map_err(failed)?;
+        landed.new.set_len(landed.end()).map_err(failed)?;
+        // What was read is what changed.
+        let changes = disk.changed.is_some().then(|| Changes::new(landed.ranges)).transpose();
+        let map = changes.map_err(|error| Failure::failed(error.to_string()))?;
+        let map = map.as_ref().map(changes::as_file).transpose().map_err(failed)?;
         let named = landed.names.finish().map_err(failed)?;
         let to = NewName::at(&destination)?;
         let place = inside::find(&to.directory)?.ok_or_else(|| Failure::failed("the pool is not mounted any more"))?;
@@ -105,7 +117,7 @@ impl<'a> PoolLanding<'a> {
             ..ImageOptions::default()
         };
         let request = PutImageRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
-        let files = (landed.new.as_fd(), Some(named.as_fd()), None);
+        let files = (landed.new.as_fd(), Some(named.as_fd()), map.as_ref().map(AsFd::as_fd));
         let mut daemon = inside::daemon(&self.pool, inside::COPIES_NEED_NO_DAEMON)?;
         let put = daemon.put_image(request, files, &NoProgress).and_then(|report| {
             hidden.give_name(&to.name, &destination)?;
@@ -132,7 +144,11 @@ impl Landing for PoolLanding<'_> {
         if let Some(bytes) = bytes {
             landed.new.write_all_at(bytes, record.at).map_err(failed)?;
         }
-        landed.end = record.at + u64::from(record.len_bytes);
+        let to = record.at + u64::from(record.len_bytes);
+        match landed.ranges.last_mut() {
+            Some(last) if last.to == record.at => last.to = to,
+            _ => landed.ranges.push(Change { from: record.at, to, is_zero: false }),
+        }
         Ok(())
     }
 
@@ -141,6 +157,7 @@ impl Landing for PoolLanding<'_> {
         for (number, landed) in std::mem::take(&mut self.landed) {
             let Some(disk) = self.plan.disks.get(number as usize) else { continue };
             let put = self.put(disk, landed);
+            let put = put.map_err(|failure| Failure::failed(format!("{}: {READ_IT}", failure.message)));
             if put.is_ok() {
                 stored.push(disk.name.clone());
             }
