@@ -39,6 +39,7 @@ struct Shared {
     worker: Thread,
     failure: Mutex<Option<Error>>,
     has_failed: AtomicBool,
+    is_committed: AtomicBool,
     /// The worker is gone: threads may end as they like.
     is_over: Mutex<bool>,
     over: Condvar,
@@ -82,6 +83,7 @@ impl Links {
             worker: std::thread::current(),
             failure: Mutex::new(None),
             has_failed: AtomicBool::new(false),
+            is_committed: AtomicBool::new(false),
             is_over: Mutex::new(false),
             over: Condvar::new(),
         });
@@ -105,6 +107,11 @@ impl Links {
             return Err(lock(&self.shared.failure).take().unwrap_or(Error::Ended));
         }
         Ok(())
+    }
+
+    /// Says that the round is committed: from now on, connections may end.
+    pub(super) fn commit(&self) {
+        self.shared.is_committed.store(true, Ordering::SeqCst);
     }
 
     /// Ends all connections, behind the worker. After an error each machine is told why.
@@ -290,14 +297,14 @@ impl Stream for Link {
         self.socket.set_nonblocking(nonblocking)
     }
 
-    /// Says that all has been sent.
+    /// Says that all has been sent and all is well, if it is.
     fn shutdown(&self, _: Shutdown) -> io::Result<()> {
-        let _turn = lock(&self.writing);
-        // After a failure this fails, and nobody minds.
-        if !self.shared.has_failed.load(Ordering::SeqCst) {
+        // After an error a reason comes instead.
+        if self.shared.is_committed.load(Ordering::SeqCst) {
+            let _turn = lock(&self.writing);
             let _ = (&self.socket).write_all(&frame(Kind::End, &[]));
+            let _ = self.socket.shutdown(Shutdown::Write);
         }
-        let _ = self.socket.shutdown(Shutdown::Write);
         Ok(())
     }
 }

@@ -115,6 +115,7 @@ impl<'a, 'pool> Machine<'a, 'pool> {
         self.until(|machine| machine.records.is_done())?;
         self.stage = Stage::Finish;
         self.finish()?;
+        self.links.commit();
         let lanes = [&self.asks, &self.questions, &self.answers, &self.verdicts, &self.records, &self.told];
         self.tally.parcels = lanes.iter().map(|lane| lane.parcels).sum();
         self.tally.sent_bytes = lanes.iter().map(|lane| lane.bytes).sum();
