@@ -68,6 +68,6 @@ pub use locality::ContainerTables;
 pub use many::SealedCells;
 pub use occupancy::{NewLists, Occupied};
 pub use options::IndexOptions;
-pub use since::{Kept, Since};
 pub use rebuild::{Continued, IndexBuilder};
+pub use since::{Kept, Since};
 pub use stats::IndexStats;

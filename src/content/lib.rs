@@ -27,8 +27,8 @@ pub use containers::{
     Inspection, RECLAIM_STREAM, StreamId, Suspect, Wanted, WholeContainer,
 };
 pub use dedup::{
-    ASKED_AT_ONCE, Answer, ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, KeptAnswers, Neighbour, Pin,
-    RootPin, SEALED_BYTES, Section,
+    ASKED_AT_ONCE, Answer, ContainerChunks, CopiedForward, DedupParts, Deduplicator, Forwarded, KeptAnswers, Neighbour,
+    Pin, RootPin, SEALED_BYTES, Section,
 };
 pub use fetch::{AnyView, Fetcher, NodeReader, NodeView, Sweep, SweepTarget};
 pub use file::{

@@ -46,8 +46,8 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 pub use self::get::Patterns;
-pub use self::pace::Pace;
 pub(crate) use self::get::get;
+pub use self::pace::Pace;
 pub use self::put::{
     ANSWER_BYTES, BaseChoice, CHECKED_XATTR, Cutter, Cutting, ImageBase, ImageFiles, ImageOptions, ImageReport,
     NAMED_RECORD_BYTES, NAMED_ZEROS_BYTES_MAX, NamedImage, Owner, PutOptions, QUESTION_BYTES, RACY_MS, TOKEN_BYTES_MAX,

@@ -50,7 +50,8 @@ impl Workload {
         };
         let source = File::open(&image).expect("opens").into();
         let to = (ROOT_INO, name.as_bytes());
-        let report = self.pool().put_image(&options, ImageFiles::new(source, Some(changes)), to, &NoProgress).expect("puts");
+        let report =
+            self.pool().put_image(&options, ImageFiles::new(source, Some(changes)), to, &NoProgress).expect("puts");
         let image = report.image.expect("tells of the image");
         assert_eq!((report.problem_count, image.lies), (0, vec![]));
         if image.full_because.is_none() {

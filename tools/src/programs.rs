@@ -6,8 +6,8 @@ use clap::Parser;
 
 use crate::args::{Command, Dedupfs, Gc, MountArgs, Stats};
 use crate::commands::{
-    batch, cluster, diff, forget, freeze, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub, series,
-    snapshot, stats, sync, thaw, umount,
+    batch, cluster, diff, forget, freeze, fsck, gc, generate, get, history, list, mkfs, prune, put, recover, scrub,
+    series, snapshot, stats, sync, thaw, umount,
 };
 use crate::control::{Failure, FailureKind};
 use crate::helper::Helper;

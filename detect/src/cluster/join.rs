@@ -107,7 +107,8 @@ pub(super) fn join(cluster: &Cluster, watch: &Watch<'_>) -> Result<Vec<Option<Tc
             }
         }
         while let Some((machine, socket)) = accept(cluster, &listener)? {
-            if sockets.get(machine).is_some_and(Option::is_some) {
+            // One that was killed meanwhile comes again.
+            if sockets.get(machine).is_some_and(|socket| socket.as_ref().is_some_and(|socket| !has_ended(socket))) {
                 return Err(Error::Refused(format!("two processes are machine {machine}; start one for each machine")));
             }
             put(&mut sockets, machine, Some(socket));

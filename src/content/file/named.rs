@@ -73,7 +73,8 @@ impl FileBody {
             return Err(EngineError::FileTooLarge);
         }
         let new = Self::open(self.context.clone(), &dedupfs_store::recipe::Root::Empty)?;
-        let mut named = Named { body: new, stream, source, rules, size_bytes, children: Vec::new(), ranges: Vec::new() };
+        let mut named =
+            Named { body: new, stream, source, rules, size_bytes, children: Vec::new(), ranges: Vec::new() };
         while let Some(chunk) = next()? {
             named.add(&chunk)?;
         }

@@ -24,11 +24,11 @@ use rustix::io::Errno;
 
 pub use self::frozen::BaseChoice;
 pub(crate) use self::frozen::put_version;
-pub(crate) use self::image::{answer, put_image};
 pub use self::image::{
     ANSWER_BYTES, CHECKED_XATTR, Cutter, Cutting, ImageBase, ImageFiles, ImageOptions, ImageReport, NAMED_RECORD_BYTES,
     NAMED_ZEROS_BYTES_MAX, NamedImage, QUESTION_BYTES, TOKEN_BYTES_MAX, TOKEN_XATTR, VerifyImage, encode_named,
 };
+pub(crate) use self::image::{answer, put_image};
 pub use self::options::{Owner, PutOptions, RACY_MS, VersionOptions};
 use super::crew::{self, Hand, Space};
 use super::directory::{self, Descriptors};

@@ -67,7 +67,8 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
         let left = come_until.saturating_duration_since(Instant::now());
         let mut cluster = cluster(&plan, (me, job, round), left.as_secs().max(1));
         cluster.memory.expected_asks = expected_asks(&plan, &round_of, round);
-        let disks: Vec<usize> = (0..plan.disks.len()).filter(|disk| round_of.get(*disk) == Some(&(round as usize))).collect();
+        let disks: Vec<usize> =
+            (0..plan.disks.len()).filter(|disk| round_of.get(*disk) == Some(&(round as usize))).collect();
         let mine = disks::open(&plan, me, &disks)?;
         let mut machine = MachineDisks::new(&plan, &mine, &progress)?;
         let mut landing =
@@ -129,7 +130,8 @@ fn read_plan(path: &Path) -> Result<(ClusterPlan, [u8; 32]), Failure> {
     if text.len() as u64 > PLAN_BYTES_MAX {
         return Err(FailureKind::Usage.because(format!("{shown} is no plan: it has more than {PLAN_BYTES_MAX} bytes")));
     }
-    let plan = ClusterPlan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))?;
+    let plan =
+        ClusterPlan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))?;
     let cutter = Cutting::new("mincdc", 8192, "blake3").cutter().map_err(Failure::failed)?;
     Ok((plan, cutter.fingerprint(text.as_bytes()).0))
 }

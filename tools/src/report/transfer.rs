@@ -76,7 +76,8 @@ fn of_image(version: &VersionReport, image: &ImageReport) -> String {
     };
     if let Some(named_bytes) = image.named_bytes {
         let (known, new) = (show(named_bytes), show(*read_bytes));
-        let _ = writeln!(text, "duplicates were detected in stages: {known} were known or zeros, {new} were read again");
+        let _ =
+            writeln!(text, "duplicates were detected in stages: {known} were known or zeros, {new} were read again");
     }
     text
 }

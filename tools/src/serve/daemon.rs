@@ -207,13 +207,19 @@ impl Daemon {
         tracing::info!(%name, changes = changes.as_ref().map(|changes| changes.ranges().len()), "putting an image");
         let to = (request.into, request.name.as_slice());
         let transfer = self.transfers.begin();
-        let put = self.pool.put_image(&request.options, ImageFiles { image, changes, named }, to, &transfer.progress(progress));
+        let put = self.pool.put_image(
+            &request.options,
+            ImageFiles { image, changes, named },
+            to,
+            &transfer.progress(progress),
+        );
         tell_copied(&name, put)
     }
 
     /// Reads so many questions from the beginning of a file, and writes the answers in their place.
     fn answer_ahead(&self, count: u32, file: &OwnedFd) -> Result<(), Failure> {
-        let failed = |error: std::io::Error| Failure::failed(format!("cannot exchange questions about chunks: {error}"));
+        let failed =
+            |error: std::io::Error| Failure::failed(format!("cannot exchange questions about chunks: {error}"));
         let mut questions = vec![0; (count as usize).min(ASKED_AT_ONCE) * QUESTION_BYTES];
         let file = std::fs::File::from(file.try_clone().map_err(failed)?);
         file.read_exact_at(&mut questions, 0).map_err(failed)?;

@@ -44,7 +44,10 @@ impl<D: BorrowMut<ControlClient>> Pool for DaemonIndex<D> {
             debug_assert_eq!(self.bytes.len(), asked.len() * QUESTION_BYTES);
             self.file.write_all_at(&self.bytes, 0).map_err(failed)?;
             let count = u32::try_from(asked.len()).unwrap_or(u32::MAX);
-            self.daemon.borrow_mut().answer_ahead(count, self.file.as_fd()).map_err(|failure| Error::Pool(failure.to_string()))?;
+            self.daemon
+                .borrow_mut()
+                .answer_ahead(count, self.file.as_fd())
+                .map_err(|failure| Error::Pool(failure.to_string()))?;
         }
         self.bytes.resize(asked.len() * ANSWER_BYTES, 0);
         self.file.read_exact_at(&mut self.bytes, 0).map_err(failed)?;

@@ -42,17 +42,23 @@ pub(crate) fn name_chunks(
     let mut disks = SegmentReader::new(0, cutter, (segments, read), rate, progress);
     let mut pool = DaemonIndex::new(&mut *daemon)?;
     let go_on = || !progress.is_cancelled();
-    let mut land = |_, record: &_| names.add(record).map_err(|error| Error::Io {
-        step: "write named chunks",
-        directory: directory.clone(),
-        source: error,
-    });
+    let mut land = |_, record: &_| {
+        names.add(record).map_err(|error| Error::Io {
+            step: "write named chunks",
+            directory: directory.clone(),
+            source: error,
+        })
+    };
     let named = dedupfs_detect::alone(&mut disks, &mut pool, &plan, &mut land, &go_on);
     progress.finish();
     match named {
-        Ok(tally) => tracing::debug!(asks = tally.asks, new = tally.new, known = tally.known, "named the chunks of an image"),
+        Ok(tally) => {
+            tracing::debug!(asks = tally.asks, new = tally.new, known = tally.known, "named the chunks of an image")
+        }
         Err(Error::Ended) => return Err(Failure::failed("interrupted")),
         Err(error) => return Err(Failure::failed(error.to_string())),
     }
-    names.finish().map_err(|error| Failure::failed(format!("cannot write named chunks in {}: {error}", directory.display())))
+    names
+        .finish()
+        .map_err(|error| Failure::failed(format!("cannot write named chunks in {}: {error}", directory.display())))
 }

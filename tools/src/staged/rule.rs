@@ -117,7 +117,14 @@ mod tests {
 
     fn facts(reads: u64, seeks: bool) -> Facts {
         // An index of a TiB.
-        Facts { asked_chunks: 1_000_000, index_reads: reads, seeks, chunks: 134_000_000, chunk_bytes: 8192, compares: false }
+        Facts {
+            asked_chunks: 1_000_000,
+            index_reads: reads,
+            seeks,
+            chunks: 134_000_000,
+            chunk_bytes: 8192,
+            compares: false,
+        }
     }
 
     #[test]

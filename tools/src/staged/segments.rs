@@ -51,7 +51,12 @@ mod tests {
     #[test]
     fn changes_are_rounded_to_segments_and_the_end_is_always_read() {
         let changes = Changes::new(vec![change(5 * MIB, 5 * MIB + 1, false), change(7 * MIB, 13 * MIB, true)]).unwrap();
-        let expected = [change(4 * MIB, 8 * MIB, false), change(8 * MIB, 12 * MIB, true), change(12 * MIB, 14 * MIB, false), change(20 * MIB, 21 * MIB, false)];
+        let expected = [
+            change(4 * MIB, 8 * MIB, false),
+            change(8 * MIB, 12 * MIB, true),
+            change(12 * MIB, 14 * MIB, false),
+            change(20 * MIB, 21 * MIB, false),
+        ];
         assert_eq!(segments(&changes, 21 * MIB), expected);
         assert_eq!(segments(&Changes::default(), 0), []);
         assert_eq!(segments(&Changes::default(), 5), [change(0, 5, false)]);

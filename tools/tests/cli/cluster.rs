@@ -112,7 +112,12 @@ fn disks_of_three_machines_are_stored_once_in_one_pool() {
     machines.plan("1", 1, &disks);
     let ran = machines.run();
     let [first, others @ ..] = &ran[..] else { panic!() };
-    assert!(ran.iter().all(|ran| ran.code == 0), "{}{}", first.err, others.iter().map(|ran| ran.err.clone()).collect::<String>());
+    assert!(
+        ran.iter().all(|ran| ran.code == 0),
+        "{}{}",
+        first.err,
+        others.iter().map(|ran| ran.err.clone()).collect::<String>()
+    );
     let report: serde_json::Value = serde_json::from_str(&first.out).unwrap();
     let came: u64 = report["disks"].as_array().unwrap().iter().map(|disk| disk["read_bytes"].as_u64().unwrap()).sum();
     let all = (6 + 3 * 3) * MIB as u64;
@@ -145,7 +150,9 @@ fn disks_of_three_machines_are_stored_once_in_one_pool() {
     assert!(ran.iter().all(|ran| ran.code == 0), "{}{}", ran[0].out, ran[1].err);
     let report: serde_json::Value = serde_json::from_str(&ran[0].out).unwrap();
     assert!(report["disks"][0]["read_bytes"].as_u64().unwrap() < MIB as u64 / 4, "{report}");
-    assert!(serde_json::from_str::<serde_json::Value>(&ran[1].out).unwrap()["chunk_bytes"].as_u64() < Some(6 * MIB as u64));
+    assert!(
+        serde_json::from_str::<serde_json::Value>(&ran[1].out).unwrap()["chunk_bytes"].as_u64() < Some(6 * MIB as u64)
+    );
     for (disk, night) in [("one", "2"), ("three", "2"), ("one", "2 again"), ("two", "3")] {
         machines.assert_restored(disk, night);
     }

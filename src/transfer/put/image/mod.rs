@@ -37,12 +37,12 @@ use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
 
 pub use self::base::ImageBase;
+use self::base::{Base, Checked};
 use self::named::Named;
+pub(crate) use self::named::answer;
 pub use self::named::{
     ANSWER_BYTES, Cutter, Cutting, NAMED_RECORD_BYTES, NAMED_ZEROS_BYTES_MAX, QUESTION_BYTES, encode_named,
 };
-pub(crate) use self::named::answer;
-use self::base::{Base, Checked};
 pub use self::sample::VerifyImage;
 use self::source::Source;
 use super::super::tally::Tally;

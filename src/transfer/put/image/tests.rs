@@ -6,7 +6,6 @@ use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-
 use dedupfs_service::{Caller, FileService, NewNode, NodeContent, ROOT_INO};
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -285,7 +284,8 @@ fn what_does_not_fit_makes_nothing() {
     let beyond = site.put(&site.options(), Some(vec![data(90_000, 100_001)]), "2");
     assert!(matches!(&beyond, Err(TransferError::Top(why)) if why.contains("100001")), "{beyond:?}");
     let directory = File::open(site.disk.path()).unwrap().into();
-    let directory = site.pool.put_image(&site.options(), ImageFiles::new(directory, None), (site.series, b"2"), &NoProgress);
+    let directory =
+        site.pool.put_image(&site.options(), ImageFiles::new(directory, None), (site.series, b"2"), &NoProgress);
     assert!(matches!(&directory, Err(TransferError::Top(why)) if why.contains("neither")), "{directory:?}");
     let taken = site.put(&site.options(), Some(Vec::new()), "1");
     assert!(matches!(taken, Err(TransferError::Pool(EngineError::Exists))), "{taken:?}");
@@ -314,7 +314,12 @@ fn a_source_that_is_cut_or_changed_meanwhile_is_told() {
     site.write(&noise(1, 16 << 20));
     let source = site.source();
     let from = File::open(&source).unwrap().into();
-    let cut = site.pool.put_image(&site.options(), ImageFiles::new(from, None), (site.series, b"1"), &Cutting(&source, 0.into()));
+    let cut = site.pool.put_image(
+        &site.options(),
+        ImageFiles::new(from, None),
+        (site.series, b"1"),
+        &Cutting(&source, 0.into()),
+    );
     assert!(matches!(&cut, Err(TransferError::Top(why)) if why.contains("cut while it was read")), "{cut:?}");
     assert!(site.pool.versions(Some(site.series)).unwrap().is_empty());
     site.check();

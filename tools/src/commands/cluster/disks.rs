@@ -19,11 +19,12 @@ pub(super) type Opened = (u32, ImageSource);
 pub(super) fn open(plan: &ClusterPlan, me: usize, disks: &[usize]) -> std::result::Result<Vec<Opened>, Failure> {
     let mut opened = Vec::new();
     for &number in disks {
-        let Some(disk) = plan.disks.get(number).filter(|disk| plan.machine(&disk.machine) == Some(me)) else { continue };
+        let Some(disk) = plan.disks.get(number).filter(|disk| plan.machine(&disk.machine) == Some(me)) else {
+            continue;
+        };
         let wanted = Wanted { source: &disk.source, changed: disk.changed.as_deref(), format: Format::default() };
-        let source = ImageSource::open(&wanted).map_err(|failure| {
-            FailureKind::Failed.because(format!("disk {}: {}", disk.name, failure.message))
-        })?;
+        let source = ImageSource::open(&wanted)
+            .map_err(|failure| FailureKind::Failed.because(format!("disk {}: {}", disk.name, failure.message)))?;
         if let Some(why) = &source.without_map {
             return Err(Failure::failed(format!("disk {}: {why}: leave `changed` out to read all of it", disk.name)));
         }

@@ -63,17 +63,15 @@ impl<'a> PoolLanding<'a> {
             FailureKind::Usage.because(format!("the pool of the plan, {shown}: is it mounted? {why}"))
         })?;
         let mut daemon = directory.daemon()?;
-        let (cutting, planned) =
-            (daemon.cutting()?, Cutting::new(&plan.chunker, plan.chunk_bytes, &plan.fingerprint));
+        let (cutting, planned) = (daemon.cutting()?, Cutting::new(&plan.chunker, plan.chunk_bytes, &plan.fingerprint));
         if cutting != planned {
             let why = format!("the pool cuts content in another way than the plan says: write {cutting}");
             return Err(FailureKind::Usage.because(why));
         }
         let mut landed = BTreeMap::new();
         for &disk in disks {
-            let new = tempfile::tempfile_in(&plan.work).map_err(|error| {
-                Failure::failed(format!("cannot make a file in {}: {error}", plan.work.display()))
-            })?;
+            let new = tempfile::tempfile_in(&plan.work)
+                .map_err(|error| Failure::failed(format!("cannot make a file in {}: {error}", plan.work.display())))?;
             let number = u32::try_from(disk).unwrap_or(u32::MAX);
             landed.insert(number, Landed { names: Names::new(&plan.work)?, new, ranges: Vec::new() });
         }

@@ -24,7 +24,8 @@ fn name_chunks(
 ) -> Result<File, Failure> {
     // Whoever names a chunk gets its bytes.
     if !rustix::process::geteuid().is_root() {
-        let why = "--staged takes content of the pool by its fingerprints, which only the superuser may do: leave it out";
+        let why =
+            "--staged takes content of the pool by its fingerprints, which only the superuser may do: leave it out";
         return Err(FailureKind::Usage.because(why));
     }
     let cutting = daemon.cutting()?;
