@@ -6,8 +6,11 @@ use crate::{Answer, Chunk, Error, Numbered, Place, Record, Result, Verdict};
 /// Puts asks in the order of comparing: equal chunks stand together, the first place in front.
 pub(crate) fn sort(asks: &mut [Numbered]) {
     asks.sort_unstable_by(|one, other| {
-        let key = |asked: &Numbered| (asked.ask.len_bytes, asked.ask.disk, asked.ask.at);
-        one.ask.fingerprint.cmp(&other.ask.fingerprint).then_with(|| key(one).cmp(&key(other)))
+        let rest = |asked: &Numbered| (asked.ask.len_bytes, asked.ask.disk, asked.ask.at);
+        // Nearly all of them differ in these, and a number is compared faster than bytes.
+        let by_first = first_bits(&one.ask.fingerprint).cmp(&first_bits(&other.ask.fingerprint));
+        let by_all = || one.ask.fingerprint.cmp(&other.ask.fingerprint).then_with(|| rest(one).cmp(&rest(other)));
+        by_first.then_with(by_all)
     });
 }
 

@@ -8,7 +8,38 @@
 //!
 //! Source: "Parallel batch deduplication for VM backup", section 3. ("The paper" in this crate.)
 //!
+//! # Stages
+//! The paper's names. On one machine ([`alone()`]) all parts are in one process; on several ([`cluster`]) asks, verdicts and records go to other machines.
+//!
+//! | stage | work |
+//! |---|---|
+//! | 1a | [`Disks::next`] reads segments and cuts them; asks are spooled in `q` partitions by the first bits of their fingerprints |
+//! | 1b | one partition at a time comes into memory, is sorted, and the pool is asked for its different chunks |
+//! | 2a | verdicts are spooled by position |
+//! | 2b | each spool comes into memory and is put in order; new chunks are read again |
+//! | 3a to 4b | not needed: [`Verdict::Repeated`] takes the place of references to chunks that are new in the round |
+//!
+//! # Memory
+//! With the plan's memory as M, and `p` machines:
+//!
+//! | part | stage | bytes |
+//! |---|---|---|
+//! | buffers of `q` spools of asks | 1a | M / 2 |
+//! | a partition of asks, 56 bytes each | 1b | M / 2 |
+//! | buffers of the spools by position | 1b, 2a | M / 4 |
+//! | chunks and answers under way | 1b | M / 5; in a cluster 2 MB more at machine 0 for each other one at worst |
+//! | records of a spool by position, 80 bytes each | 2b | M / 2 |
+//! | send buffers | 1a, 2a, 2b | 1 MiB, in a cluster |
+//! | parcels under way | 1a, 2a, 2b | [`Window`]: 1.5 MiB sent, and as much from each other machine, in a cluster |
+//! | slabs of timely | all | some 3 MiB for each other machine |
+//! | program and threads | all | 4 MiB |
+//!
+//! Alone, M is [`MEMORY_BYTES`]. Four machines with an M of 10 MiB stay below the paper's 35 MB each.
+//!
+//! # Parts
 //! - [`alone()`]: a round on one machine.
+//! - [`run()`], [`cluster`]: a round on several machines.
+//! - [`Rounds`]: the rounds that are committed.
 //! - [`MemoryPlan`]: the memory of a round, and its use.
 
 mod alone;

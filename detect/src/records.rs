@@ -23,6 +23,7 @@ impl Spooled for Numbered {
     const BYTES: usize = 56;
 
     fn encode(&self, into: &mut Vec<u8>) {
+        into.reserve(Self::BYTES);
         into.extend_from_slice(&self.ask.fingerprint);
         into.extend_from_slice(&self.ask.len_bytes.to_le_bytes());
         into.extend_from_slice(&self.ask.disk.to_le_bytes());
@@ -45,6 +46,7 @@ impl Spooled for Place {
     const BYTES: usize = 80;
 
     fn encode(&self, into: &mut Vec<u8>) {
+        into.reserve(Self::BYTES);
         into.extend_from_slice(&self.number.to_le_bytes());
         into.extend_from_slice(&self.disk.to_le_bytes());
         into.extend_from_slice(&self.record.len_bytes.to_le_bytes());

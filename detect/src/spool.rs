@@ -2,7 +2,7 @@
 //!
 //! A spool is one file without a name, however many partitions it has, so open files do not run out. Records of a partition are gathered
 //! in its buffer, which becomes a block at the end of the file. Each block names the one before it of its partition, so memory
-//! holds a few words for each partition. They are read from the last to the first: whoever reads puts records in order anyway.
+//! holds a few words for each partition. They are read from the last to the first: readers put records in order anyway.
 //!
 //! A block: 4 partition, 4 number in the chain, 8 offset of the block before (its own if there is none), 4 length of the records, 4 zeros, 8 XXH3 of
 //! all before it and of the records; then the records. Numbers are little-endian.

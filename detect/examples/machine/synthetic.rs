@@ -35,7 +35,7 @@ impl Content {
     fn fingerprint(self) -> [u8; 32] {
         let mut fingerprint = [0; 32];
         for (number, part) in fingerprint.chunks_exact_mut(8).enumerate() {
-            part.copy_from_slice(&mix(self.0 ^ (number as u64) << 60).to_be_bytes());
+            part.copy_from_slice(&mix(self.0 ^ ((number as u64) << 60)).to_be_bytes());
         }
         // The pool knows a chunk by this.
         fingerprint[31] = (self.0 & 3) as u8;
@@ -66,11 +66,11 @@ pub struct Synthetic {
 
 impl Synthetic {
     fn content(&self, disk: u32, chunk: u64) -> Content {
-        let place = u64::from(disk) << 40 | chunk;
+        let place = (u64::from(disk) << 40) | chunk;
         let drawn = mix(mix(self.seed) ^ place);
         Content(match drawn % 1000 {
-            ..KNOWN => (drawn >> 20) << 2 | 1,
-            drawn_kind if drawn_kind < KNOWN + REPEATED => (drawn >> 20) % SHARED << 2 | 2,
+            ..KNOWN => ((drawn >> 20) << 2) | 1,
+            drawn_kind if drawn_kind < KNOWN + REPEATED => (((drawn >> 20) % SHARED) << 2) | 2,
             _ => place << 2,
         })
     }
@@ -86,7 +86,7 @@ impl Synthetic {
     }
 
     fn fold(&self, disk: u32, chunk: u64, content: Content, verdict: u64) -> u64 {
-        mix(mix(mix(u64::from(disk) << 40 | chunk) ^ content.0) ^ verdict)
+        mix(mix(mix((u64::from(disk) << 40) | chunk) ^ content.0) ^ verdict)
     }
 
     /// The sum of all right records, whatever their order.

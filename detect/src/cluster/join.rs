@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use super::{Cluster, Stage, Watch};
+use super::{Cluster, Stage, Watch, links};
 use crate::records::take;
 use crate::{Error, Result};
 
@@ -85,8 +85,18 @@ impl Hello {
 /// A machine does not come in time, goes, or means another round.
 pub(super) fn join(cluster: &Cluster, watch: &Watch<'_>) -> Result<Vec<Option<TcpStream>>> {
     let mut sockets: Vec<Option<TcpStream>> = cluster.machines.iter().map(|_| None).collect();
+    match find(cluster, watch, &mut sockets) {
+        Ok(()) => Ok(sockets),
+        Err(error) => {
+            links::part(cluster.me, sockets, &error);
+            Err(error)
+        }
+    }
+}
+
+fn find(cluster: &Cluster, watch: &Watch<'_>, sockets: &mut [Option<TcpStream>]) -> Result<()> {
     if sockets.len() < 2 {
-        return Ok(sockets);
+        return Ok(());
     }
     let until = Instant::now() + Duration::from_secs(cluster.join_secs);
     let here = cluster.address(cluster.me);
@@ -103,7 +113,7 @@ pub(super) fn join(cluster: &Cluster, watch: &Watch<'_>) -> Result<Vec<Option<Tc
         }
         for machine in 0..cluster.me {
             if sockets.get(machine).is_some_and(Option::is_none) {
-                put(&mut sockets, machine, connect(cluster, machine, until)?);
+                put(sockets, machine, connect(cluster, machine, until)?);
             }
         }
         while let Some((machine, socket)) = accept(cluster, &listener)? {
@@ -111,15 +121,15 @@ pub(super) fn join(cluster: &Cluster, watch: &Watch<'_>) -> Result<Vec<Option<Tc
             if sockets.get(machine).is_some_and(|socket| socket.as_ref().is_some_and(|socket| !has_ended(socket))) {
                 return Err(Error::Refused(format!("two processes are machine {machine}; start one for each machine")));
             }
-            put(&mut sockets, machine, Some(socket));
+            put(sockets, machine, Some(socket));
         }
         let missing = |(machine, socket): (usize, &Option<TcpStream>)| {
             (machine != cluster.me && socket.is_none()).then_some(machine)
         };
-        let Some(missing) = sockets.iter().enumerate().find_map(missing) else { return Ok(sockets) };
-        if let Some(machine) = sockets.iter().position(|socket| socket.as_ref().is_some_and(has_ended)) {
-            let why = "it ended before all machines had come; its own message says more".into();
-            return Err(Error::Lost { machine, why });
+        let Some(missing) = sockets.iter().enumerate().find_map(missing) else { return Ok(()) };
+        let heard = |(machine, socket): (usize, &Option<TcpStream>)| links::heard(socket.as_ref()?, machine);
+        if let Some(error) = sockets.iter().enumerate().find_map(heard) {
+            return Err(error);
         }
         if Instant::now() >= until {
             let (address, secs) = (cluster.address(missing), cluster.join_secs);
@@ -132,16 +142,6 @@ pub(super) fn join(cluster: &Cluster, watch: &Watch<'_>) -> Result<Vec<Option<Tc
 fn put(sockets: &mut [Option<TcpStream>], machine: usize, socket: Option<TcpStream>) {
     if let Some(place) = sockets.get_mut(machine) {
         *place = socket;
-    }
-}
-
-/// Whether the other side has closed a connection that is idle.
-fn has_ended(socket: &TcpStream) -> bool {
-    let looked = socket.set_nonblocking(true).and_then(|()| socket.peek(&mut [0]));
-    let _ = socket.set_nonblocking(false);
-    match looked {
-        Ok(len) => len == 0,
-        Err(error) => error.kind() != io::ErrorKind::WouldBlock,
     }
 }
 
@@ -172,16 +172,13 @@ fn connect(cluster: &Cluster, machine: usize, until: Instant) -> Result<Option<T
     Ok(Some(socket))
 }
 
-/// Takes the next connection of a machine behind this one. None if there is none.
+/// Takes the next connection of a machine behind this one. None if there is none, or if it is no machine's.
 fn accept(cluster: &Cluster, listener: &TcpListener) -> Result<Option<(usize, TcpStream)>> {
-    loop {
-        let Ok((socket, address)) = listener.accept() else { return Ok(None) };
-        let heard = prepare(&socket).and_then(|()| read_hello(&socket, HELLO_WITHIN));
-        // A stranger, or a process that has ended.
-        let Ok(Some(hello)) = heard else { continue };
-        if (&socket).write_all(&Hello::of(cluster).encode()).is_err() {
-            continue;
-        }
+    let Ok((socket, address)) = listener.accept() else { return Ok(None) };
+    let heard = prepare(&socket).and_then(|()| read_hello(&socket, HELLO_WITHIN));
+    // Else it is a stranger, or a process that has ended.
+    let Ok(Some(hello)) = heard else { return Ok(None) };
+    if (&socket).write_all(&Hello::of(cluster).encode()).is_ok() {
         see(cluster, &hello, address)?;
         let machine = hello.machine as usize;
         if machine <= cluster.me || machine >= cluster.machines.len() {
@@ -190,6 +187,7 @@ fn accept(cluster: &Cluster, listener: &TcpListener) -> Result<Option<(usize, Tc
         }
         return Ok(Some((machine, socket)));
     }
+    Ok(None)
 }
 
 fn read_hello(socket: &TcpStream, within: Duration) -> io::Result<Option<Hello>> {

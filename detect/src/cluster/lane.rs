@@ -128,7 +128,7 @@ impl Lane {
     pub(super) fn open(worker: &mut Worker, turn_bytes_max: usize, turns: u64) -> Self {
         let me = worker.index() as u32;
         let inbox = Rc::new(RefCell::new(VecDeque::new()));
-        let mut probe = ProbeHandle::new();
+        let probe = ProbeHandle::new();
         let arrived = Rc::clone(&inbox);
         let (input, first) = worker.dataflow(|scope: Scope<'_, Turn>| {
             let (input, stream) = scope.new_unordered_input::<CapacityContainerBuilder<Vec<Parcel>>>();
@@ -140,7 +140,7 @@ impl Lane {
                         move |parcels, _| parcels.for_each(|_, parcels| arrived.borrow_mut().extend(parcels.drain(..)))
                     },
                 )
-                .probe_with(&mut probe);
+                .probe_with(&probe);
             input
         });
         let right = Some(first.delayed(&Turn { machine: me + 1, number: 0 }));

@@ -5,7 +5,7 @@
 //!
 //! On the wire, the bytes of timely are cut into frames: 1 kind, 4 length (little-endian), bytes. So a machine can say at any time why it ends
 //! the round, and a connection that merely breaks differs from one that ends. Headers of timely within the frames are checked, too: no message
-//! is longer than [`MESSAGE_BYTES_MAX`], so none makes this machine allocate more.
+//! is longer than [`MESSAGE_BYTES_MAX`](super::frames::MESSAGE_BYTES_MAX), so none makes this machine allocate more.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
@@ -174,6 +174,69 @@ fn lost(machine: usize, error: &io::Error) -> Error {
     Error::Lost { machine, why }
 }
 
+fn broken(machine: usize) -> Error {
+    Error::Lost { machine, why: "it sends frames that no machine sends".into() }
+}
+
+fn read_header(mut socket: &TcpStream, machine: usize) -> Result<(Kind, usize)> {
+    let mut header = [0; HEADER_BYTES];
+    socket.read_exact(&mut header).map_err(|error| lost(machine, &error))?;
+    let [kind, len @ ..] = header;
+    let len_bytes = u32::from_le_bytes(len) as usize;
+    let kind = Kind::of(kind).ok_or_else(|| broken(machine))?;
+    let max_bytes = match kind {
+        Kind::Data => FRAME_BYTES_MAX,
+        Kind::End => 0,
+        Kind::Reason => Failure::BYTES_MAX,
+    };
+    if len_bytes <= max_bytes { Ok((kind, len_bytes)) } else { Err(broken(machine)) }
+}
+
+fn read_reason(mut socket: &TcpStream, len_bytes: usize, machine: usize) -> Error {
+    let mut reason = vec![0; len_bytes];
+    match socket.read_exact(&mut reason) {
+        Ok(()) => Failure::decode(&reason).map_or_else(|| broken(machine), |failure| failure.told_by(machine)),
+        Err(error) => lost(machine, &error),
+    }
+}
+
+/// Reads on until the other side has ended or is shut out. Bytes that nobody reads would make the kernel drop those under way.
+fn drain(mut socket: &TcpStream) {
+    let mut unread = [0; 4096];
+    while socket.read(&mut unread).is_ok_and(|len| len > 0) {}
+}
+
+/// Looks whether a machine, which this one waits for together with others, has ended. Returns its reason.
+pub(super) fn heard(socket: &TcpStream, machine: usize) -> Option<Error> {
+    let mut first = [0];
+    let looked = socket.set_nonblocking(true).and_then(|()| socket.peek(&mut first));
+    let _ = socket.set_nonblocking(false);
+    match looked {
+        Ok(0) => Some(lost(machine, &io::ErrorKind::UnexpectedEof.into())),
+        Ok(_) if first != [Kind::Reason as u8] => None,
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        Err(error) => Some(lost(machine, &error)),
+        Ok(_) => {
+            let _ = socket.set_read_timeout(Some(TELLS_WITHIN));
+            let read = read_header(socket, machine);
+            Some(read.map_or_else(|error| error, |(_, len_bytes)| read_reason(socket, len_bytes, machine)))
+        }
+    }
+}
+
+/// Tells machines why this one does not take part, after all.
+pub(super) fn part(me: usize, sockets: Vec<Option<TcpStream>>, error: &Error) {
+    let failure = Failure::of(me, error);
+    let until = Instant::now() + TELLS_WITHIN;
+    let peers: Vec<_> = sockets.into_iter().flatten().map(|socket| Peer { socket, writing: Arc::default() }).collect();
+    peers.iter().for_each(|peer| peer.tell(&failure, until));
+    for peer in &peers {
+        let left = until.saturating_duration_since(Instant::now()).max(STEP);
+        let _ = peer.socket.set_read_timeout(Some(left));
+        drain(&peer.socket);
+    }
+}
+
 /// One connection, from the view of a thread of timely.
 pub(super) struct Link {
     socket: TcpStream,
@@ -203,33 +266,22 @@ impl Link {
         self.leave()
     }
 
-    /// Ends this thread, once the other side has ended or is shut out. Bytes that nobody reads would make the kernel drop those under way.
+    /// Ends this thread, once the other side has ended.
     fn leave(&mut self) -> ! {
-        let mut unread = [0; 4096];
-        while self.socket.read(&mut unread).is_ok_and(|len| len > 0) {}
+        drain(&self.socket);
         resume_unwind(Box::new("the worker is gone"))
     }
 
     /// Reads a header of frames, and all of a frame that is not data. False at the end.
     fn next_frame(&mut self) -> Result<bool> {
-        let broken = || Error::Lost { machine: self.machine, why: "it sends frames that no machine sends".into() };
-        let failed = |error: io::Error| lost(self.machine, &error);
-        let mut header = [0; HEADER_BYTES];
-        self.socket.read_exact(&mut header).map_err(failed)?;
-        let [kind, len @ ..] = header;
-        let len_bytes = u32::from_le_bytes(len) as usize;
-        match Kind::of(kind) {
-            Some(Kind::Data) if len_bytes <= FRAME_BYTES_MAX => {
+        match read_header(&self.socket, self.machine)? {
+            (Kind::Data, len_bytes) => {
                 self.frame_bytes = len_bytes;
                 Ok(true)
             }
-            Some(Kind::End) if len_bytes == 0 && self.messages.is_between() => Ok(false),
-            Some(Kind::Reason) if len_bytes <= Failure::BYTES_MAX => {
-                let mut reason = vec![0; len_bytes];
-                self.socket.read_exact(&mut reason).map_err(failed)?;
-                Err(Failure::decode(&reason).map_or_else(broken, |failure| failure.told_by(self.machine)))
-            }
-            _ => Err(broken()),
+            (Kind::End, _) if self.messages.is_between() => Ok(false),
+            (Kind::End, _) => Err(broken(self.machine)),
+            (Kind::Reason, len_bytes) => Err(read_reason(&self.socket, len_bytes, self.machine)),
         }
     }
 }
