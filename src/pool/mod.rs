@@ -147,7 +147,7 @@ impl Pool {
     /// [`ASKED_AT_ONCE`](transfer::ASKED_AT_ONCE). Returns [`ANSWER_BYTES`](transfer::ANSWER_BYTES) for each.
     ///
     /// # Errors
-    /// `Invalid` for questions that are cut off, or too many; `NotSupported` if the pool compares bytes; the index cannot be read.
+    /// `Invalid` for questions that are cut off, or too many, and if the pool compares bytes; the index cannot be read.
     pub fn answer_ahead(&self, questions: &[u8]) -> Result<Vec<u8>> {
         transfer::answer(&self.core, questions)
     }

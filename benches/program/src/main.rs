@@ -108,6 +108,7 @@ enum Command {
     Images(images::Images),
     #[command(alias = "image-nights")]
     ImageNights(images::ImageNights),
+    Staged(images::Staged),
     Series(series::Series),
     Scale(scale::Scale),
     Million(million::Million),
@@ -138,6 +139,7 @@ fn main() -> ExitCode {
             Command::BigFile(args) => big_file::run(&args),
             Command::Images(args) => images::run(&args),
             Command::ImageNights(args) => images::run_nights(&args),
+            Command::Staged(args) => images::run_staged(&args),
             Command::Series(args) => series::run(&args),
             Command::Scale(args) => scale::run(&args),
             Command::Million(args) => million::run(&args),

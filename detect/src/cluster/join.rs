@@ -118,7 +118,8 @@ fn find(cluster: &Cluster, watch: &Watch<'_>, sockets: &mut [Option<TcpStream>])
         }
         while let Some((machine, socket)) = accept(cluster, &listener)? {
             // One that was killed meanwhile comes again.
-            if sockets.get(machine).is_some_and(|socket| socket.as_ref().is_some_and(|socket| !has_ended(socket))) {
+            let before = sockets.get(machine).and_then(Option::as_ref);
+            if before.is_some_and(|socket| links::heard(socket, machine).is_none()) {
                 return Err(Error::Refused(format!("two processes are machine {machine}; start one for each machine")));
             }
             put(sockets, machine, Some(socket));

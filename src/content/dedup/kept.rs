@@ -23,6 +23,10 @@ pub const SEALED_BYTES: usize = 20;
 /// Chunks that are asked for at once, at most.
 pub const ASKED_AT_ONCE: usize = 65_536;
 
+/// The reason why such a pool takes no chunks by name.
+pub(super) const COMPARES: EngineError =
+    EngineError::Invalid("this pool compares bytes, and trusts no fingerprint: put the image without --staged");
+
 /// The index's answer about a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
@@ -61,10 +65,10 @@ impl Deduplicator {
     /// each bucket of the index is read once.
     ///
     /// # Errors
-    /// `NotSupported` if the pool compares bytes: it trusts no fingerprint; `Invalid` for too many; the index cannot be read.
+    /// `Invalid` if the pool compares bytes, and for too many; the index cannot be read.
     pub fn answer_ahead(&self, chunks: &[(Fingerprint, u32)]) -> Result<Vec<Answer>> {
         if self.chain.compare().is_some() {
-            return Err(EngineError::NotSupported);
+            return Err(COMPARES);
         }
         if chunks.len() > ASKED_AT_ONCE {
             return Err(EngineError::Invalid("too many chunks are asked for at once"));

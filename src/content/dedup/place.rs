@@ -15,6 +15,7 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
+use super::kept::COMPARES;
 use super::{Deduplicator, Own, SegmentEntry};
 use crate::containers::StreamId;
 
@@ -50,7 +51,7 @@ impl Deduplicator {
         let is_asked = |(_, entry): &Chunk<'_>| entry.data.is_some() || entry.is_named;
         let chunks: Vec<Chunk<'_>> = entries.iter().enumerate().filter(is_asked).collect();
         if self.chain.compare().is_some() && chunks.iter().any(|(_, entry)| entry.is_named) {
-            return Err(EngineError::NotSupported);
+            return Err(COMPARES);
         }
         let fingerprints: Vec<Fingerprint> = chunks.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let data: Vec<&[u8]> = chunks.iter().map(|(_, entry)| entry.data.unwrap_or_default()).collect();

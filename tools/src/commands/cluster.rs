@@ -96,12 +96,18 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
                 std::thread::sleep(PAUSE);
             }
             // Machines that ended because of it come again.
-            Err(Error::Lost { .. }) if reached.get() == Stage::Join && Instant::now() < come_until => {
+            Err(Error::Lost { .. } | Error::Failed { .. })
+                if reached.get() == Stage::Join && Instant::now() < come_until =>
+            {
                 std::thread::sleep(PAUSE);
             }
-            Err(error @ Error::Lost { .. }) if reached.get() > Stage::Join && attempts < ATTEMPTS_MAX => {
+            Err(error @ (Error::Lost { .. } | Error::Failed { .. }))
+                if reached.get() > Stage::Join && attempts < ATTEMPTS_MAX =>
+            {
                 let secs = args.join_within;
-                exit::tell(&format!("dedupfs: {error}: round {round} begins again if it comes back within {secs} s\n"));
+                exit::tell(&format!(
+                    "dedupfs: {error}: round {round} begins again if all machines come within {secs} s\n"
+                ));
                 attempts += 1;
                 come_until = Instant::now() + joins_within;
             }

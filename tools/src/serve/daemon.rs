@@ -224,7 +224,7 @@ impl Daemon {
         let file = std::fs::File::from(file.try_clone().map_err(failed)?);
         file.read_exact_at(&mut questions, 0).map_err(failed)?;
         let answers = self.pool.answer_ahead(&questions)?;
-        Ok(file.write_all_at(&answers, 0).map_err(failed)?)
+        file.write_all_at(&answers, 0).map_err(failed)
     }
 
     fn get(&self, request: &GetRequest, to: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {

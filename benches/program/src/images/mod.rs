@@ -1,6 +1,7 @@
 //! Images of disks of which a part changed: put by a map of changes, beside other ways.
 
 mod nights;
+mod staged;
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Read as _, Write as _};
@@ -18,6 +19,7 @@ use crate::pool::{Bench, Pool, dedupfs};
 use crate::{Outcome, command, fail, files, machine, table};
 
 pub use nights::{ImageNights, run as run_nights};
+pub use staged::{Staged, run as run_staged};
 
 /// Puts images of which a part changed: by a map of changes, as a whole, by cloning the image before and writing the changes into the
 /// clone, and the new bytes alone as a file.
