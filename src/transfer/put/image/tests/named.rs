@@ -219,7 +219,9 @@ proptest! {
             let mut wanted: Vec<Change> = changes.iter().chain((size > 0).then_some(&last)).copied().collect();
             wanted.sort_by_key(|change| change.from);
             for change in wanted {
-                let (from, to) = (change.from >> unit << unit, ((change.to - 1 >> unit) + 1 << unit).min(size));
+                let unit_bytes = 1 << unit;
+                let from = change.from - change.from % unit_bytes;
+                let to = change.to.next_multiple_of(unit_bytes).min(size);
                 match ranges.last_mut() {
                     Some(before) if from <= before.1 => before.1 = before.1.max(to),
                     _ => ranges.push((from, to)),
