@@ -1,10 +1,15 @@
 //! Images in the workload: a disk changes in some places, and is put by a map of the changes since the put before.
 
+use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
+use std::io::Write as _;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt as _;
 
 use dedupfs::NoProgress;
-use dedupfs::transfer::{Change, Changes, ImageBase, ImageFiles, ImageOptions, VerifyImage};
+use dedupfs::transfer::{
+    Change, Changes, ImageBase, ImageFiles, ImageOptions, NamedBytes, NamedChunk, NamedImage, VerifyImage, encode_named,
+};
 use dedupfs_service::ROOT_INO;
 use twox_hash::{XxHash3_64, XxHash3_128};
 
@@ -46,17 +51,48 @@ impl Workload {
             token_from: Some(from.to_string()),
             token: Some(to.to_string()),
             verify: [VerifyImage::None, VerifyImage::Full][self.random.below(2) as usize],
+            named: [NamedImage::No, NamedImage::Helps][self.random.below(2) as usize],
             ..ImageOptions::default()
         };
         let source = File::open(&image).expect("opens").into();
         let to = (ROOT_INO, name.as_bytes());
-        let report =
-            self.pool().put_image(&options, ImageFiles::new(source, Some(changes)), to, &NoProgress).expect("puts");
+        let named = (options.named == NamedImage::Helps).then(|| self.named(&changes));
+        let files = ImageFiles { image: source, changes: Some(changes), named };
+        let report = self.pool().put_image(&options, files, to, &NoProgress).expect("puts");
         let image = report.image.expect("tells of the image");
         assert_eq!((report.problem_count, image.lies), (0, vec![]));
         if image.full_because.is_none() {
             self.images_by_map += 1;
         }
+        self.images_by_name += u64::from(image.named_bytes.is_some());
+    }
+
+    /// Names the chunks of the changes and of the end, as detection in stages does.
+    fn named(&self, changes: &Changes) -> OwnedFd {
+        let size = self.disk.bytes.len() as u64;
+        let cutter = self.pool().cutting().cutter().expect("knows the pool's way of cutting");
+        let mut seen = HashSet::new();
+        let mut text = Vec::new();
+        let mut at = 0;
+        // The end is shorter than a mebibyte: everything up to it counts.
+        let ranges = changes.with_all_from(size.saturating_sub(1 << 20), size);
+        for range in ranges.ranges() {
+            at = range.from.max(at);
+            let mut chunks = Vec::new();
+            cutter.cut(&self.disk.bytes[at as usize..range.to as usize], true, &mut chunks);
+            for (fingerprint, len_bytes) in chunks {
+                let question: Vec<u8> = fingerprint.0.into_iter().chain(len_bytes.to_le_bytes()).collect();
+                let answer = self.pool().answer_ahead(&question).expect("answers");
+                let is_known = answer[0] == 1 || fingerprint.is_zero() || !seen.insert(fingerprint);
+                let bytes = if is_known { NamedBytes::InPool } else { NamedBytes::InSource };
+                let sealed = answer[1..].try_into().expect("an answer");
+                text.extend(encode_named(&NamedChunk { at, len_bytes, fingerprint, bytes, sealed }));
+                at += u64::from(len_bytes);
+            }
+        }
+        let mut file = tempfile::tempfile().expect("makes a file");
+        file.write_all(&text).expect("writes");
+        file.into()
     }
 
     /// Changes the disk in some places. Returns the map.

@@ -42,6 +42,7 @@ pub struct Tally {
     pub gone_on: u64,
     /// Images of disks of which only what had changed was read.
     pub images_by_map: u64,
+    pub images_by_name: u64,
 }
 
 impl Tally {
@@ -53,6 +54,7 @@ impl Tally {
         self.repeated += other.repeated;
         self.gone_on += other.gone_on;
         self.images_by_map += other.images_by_map;
+        self.images_by_name += other.images_by_name;
     }
 }
 
@@ -61,7 +63,7 @@ impl fmt::Display for Tally {
         write!(
             f,
             "{} crash points in {} workloads of {} operations; {} of them in recoveries, {} in recoveries of those; \
-             {} gone on with; {} images of disks put by a map; {} images repeated and not counted",
+             {} gone on with; {} images of disks put by a map, {} by the names of chunks; {} images repeated and not counted",
             self.points,
             self.workloads,
             self.operations,
@@ -69,6 +71,7 @@ impl fmt::Display for Tally {
             self.recoveries[1],
             self.gone_on,
             self.images_by_map,
+            self.images_by_name,
             self.repeated
         )
     }

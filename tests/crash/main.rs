@@ -55,6 +55,7 @@ fn power_loss_at_any_moment() {
             // A workload or two may be one-sided, so fewer may come from a short run.
             let is_mixed = tally.recoveries.iter().all(|of| *of > points / 200) && tally.gone_on > points / 20;
             let is_mixed = is_mixed && tally.images_by_map > tally.workloads / 10;
+            let is_mixed = is_mixed && tally.images_by_name > tally.workloads / 20;
             assert!(is_mixed || points < POINTS, "{tally}");
         }
         Task::Again { seed, point } => {

@@ -38,6 +38,7 @@ fn workload(seed: u64, below: Option<Below<'_>>) -> Result<Tally, String> {
             inspector.inspect(workload.develop()).map_err(told)?;
         }
         inspector.tally.images_by_map = workload.images_by_map;
+        inspector.tally.images_by_name = workload.images_by_name;
         let camera = workload.close();
         inspector.inspect(camera.develop()).map_err(told)
     });

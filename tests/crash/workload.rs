@@ -84,6 +84,7 @@ pub struct Workload {
     pub disk: Disk,
     /// Puts of images of which only what had changed was read.
     pub images_by_map: u64,
+    pub images_by_name: u64,
 }
 
 impl Workload {
@@ -100,8 +101,18 @@ impl Workload {
         let below = below.map_or_else(|| plain.clone(), |below| observed(&plain, &below(&disks)));
         let roots = observed(&below, &observer);
         let (versions, disk) = (BTreeMap::new(), Disk::default());
-        let mut workload =
-            Self { camera, random, roots, reference, pool: None, kept: None, versions, disk, images_by_map: 0 };
+        let mut workload = Self {
+            camera,
+            random,
+            roots,
+            reference,
+            pool: None,
+            kept: None,
+            versions,
+            disk,
+            images_by_map: 0,
+            images_by_name: 0,
+        };
         workload.mount(&options());
         workload
     }
