@@ -66,11 +66,12 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
     while round < plan.rounds as u64 {
         let left = come_until.saturating_duration_since(Instant::now());
         let mut cluster = cluster(&plan, (me, job, round), left.as_secs().max(1));
-        cluster.memory.expected_asks = expected_asks(&plan, &round_of, round);
         let disks: Vec<usize> =
             (0..plan.disks.len()).filter(|disk| round_of.get(*disk) == Some(&(round as usize))).collect();
         let mine = disks::open(&plan, me, &disks)?;
         let mut machine = MachineDisks::new(&plan, &mine, &progress)?;
+        // Its own chunks, or its share of all.
+        cluster.memory.expected_asks = machine.expected_chunks().max(expected_asks(&plan, &round_of, round));
         let mut landing =
             (me == WITH_POOL).then(|| PoolLanding::new(&plan, &rounds, (job, round), &disks)).transpose()?;
         let reached = Cell::new(Stage::Join);

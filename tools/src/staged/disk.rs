@@ -40,6 +40,12 @@ impl<'a> SegmentReader<'a> {
         Self { disk, cutter, segments, range: None, bytes: Vec::new(), at: 0, chunks: Vec::new(), read, pace, progress }
     }
 
+    /// Bytes of the segments that are not cut yet.
+    pub(crate) fn bytes_to_cut(&self) -> u64 {
+        let waiting = self.range.iter().chain(self.segments.as_slice());
+        waiting.filter(|range| !range.is_zero).map(|range| range.to - range.from).sum()
+    }
+
     fn read_on(&mut self, wanted_bytes: u64) -> Result<()> {
         let filled = self.bytes.len();
         self.bytes.resize(filled + usize::try_from(wanted_bytes).unwrap_or(0), 0);
@@ -71,7 +77,11 @@ impl<'a> SegmentReader<'a> {
 
 impl Disks for SegmentReader<'_> {
     fn next(&mut self, asks: &mut Vec<Ask>) -> Result<bool> {
-        let Some(mut range) = self.range.take().or_else(|| self.segments.next()) else { return Ok(false) };
+        let Some(mut range) = self.range.take().or_else(|| self.segments.next()) else {
+            // A machine has many disks, and cuts one at a time.
+            (self.bytes, self.chunks) = (Vec::new(), Vec::new());
+            return Ok(false);
+        };
         if self.bytes.is_empty() {
             self.at = range.from;
         }

@@ -34,12 +34,13 @@ pub(crate) fn name_chunks(
     progress: &dyn Progress,
 ) -> Result<File, Failure> {
     let cutter = cutting.cutter().map_err(Failure::failed)?;
-    let bytes: u64 = segments.iter().filter(|segment| !segment.is_zero).map(|segment| segment.to - segment.from).sum();
     let directory = std::env::temp_dir();
-    let plan = MemoryPlan::new(&directory, bytes / cutter.mean_bytes().max(1) as u64);
+    let mean_bytes = cutter.mean_bytes().max(1) as u64;
     let mut names = Names::new(&directory)?;
-    progress.start("detecting", bytes);
     let mut disks = SegmentReader::new(0, cutter, (segments, read), rate, progress);
+    let bytes = disks.bytes_to_cut();
+    let plan = MemoryPlan::new(&directory, bytes / mean_bytes);
+    progress.start("detecting", bytes);
     let mut pool = DaemonIndex::new(&mut *daemon)?;
     let go_on = || !progress.is_cancelled();
     let mut land = |_, record: &_| {

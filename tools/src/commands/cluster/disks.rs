@@ -56,6 +56,14 @@ impl<'a> MachineDisks<'a> {
     }
 }
 
+impl MachineDisks<'_> {
+    /// The number of chunks of these disks, roughly.
+    pub(super) fn expected_chunks(&self) -> u64 {
+        let bytes: u64 = self.waiting.iter().map(SegmentReader::bytes_to_cut).sum();
+        bytes / self.cutter.mean_bytes().max(1) as u64
+    }
+}
+
 impl Disks for MachineDisks<'_> {
     fn next(&mut self, asks: &mut Vec<Ask>) -> Result<bool> {
         while let Some(disk) = self.waiting.front_mut() {
