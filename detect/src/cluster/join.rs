@@ -161,6 +161,10 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
 fn connect(cluster: &Cluster, machine: usize, until: Instant) -> Result<Option<TcpStream>> {
     let address = cluster.address(machine);
     let Ok(socket) = TcpStream::connect_timeout(&address, CONNECTS_WITHIN) else { return Ok(None) };
+    // On one host, the kernel may choose the port of the other machine for this side, and connect the socket to itself.
+    if socket.local_addr().is_ok_and(|here| here == address) {
+        return Ok(None);
+    }
     let greeted = prepare(&socket).and_then(|()| (&socket).write_all(&Hello::of(cluster).encode()));
     // It answers when it has found those before it.
     let left = until.saturating_duration_since(Instant::now()).max(STEP);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dedupfs_detect::Rounds;
 
-use crate::processes::{addresses, end, start};
+use crate::processes::{addresses, directory, end, start};
 use crate::role::job;
 
 /// Time in which all others end.
@@ -12,22 +12,23 @@ const ENDS_WITHIN: Duration = Duration::from_secs(15);
 
 /// Kills each machine at each stage, and repeats each round with another number of machines.
 fn kill_each(machines: usize, others: usize, stages: &[&str]) {
-    let directory = tempfile::tempdir().unwrap();
-    let rounds = Rounds::new(directory.path());
+    let directory = directory();
+    let (rounds, here) = (Rounds::new(directory.path()), directory.path().display());
     let job = job("nightly");
     for (number, (victim, stage)) in
         (0..).zip((0..machines).flat_map(|victim| stages.iter().map(move |stage| (victim, stage))))
     {
         // Without the pause, machine 0 may have committed before another one that has sent all is killed.
-        let all = format!("--rounds {} --chunks 2000 --round {number}", directory.path().display());
+        let all = format!("--rounds {here} --directory {here} --chunks 2000 --round {number}");
         let of = |me| {
             let dies = if me == victim { format!("--die-at {stage}") } else { String::new() };
             format!("{all} --linger-millis 300 {dies}")
         };
         let ended = end(&mut start(&addresses(machines), of));
+        let died = ended[victim].at;
         for (machine, ended) in ended.iter().enumerate() {
             assert!(!ended.is_committed, "machine {machine} of {machines} outlives {victim} at {stage}: {ended:?}");
-            assert!(ended.after < ENDS_WITHIN);
+            assert!(ended.at < died + ENDS_WITHIN, "{machine} of {machines}, {victim} at {stage}: {ended:?}");
             let name = format!("machine {victim} is lost");
             assert!(
                 machine == victim || ended.told.contains(&name),
@@ -77,7 +78,7 @@ fn an_oracle_that_disagrees_ends_the_round_everywhere() {
 
 #[test]
 fn a_round_that_is_committed_already_is_not_committed_again() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = directory();
     let all = format!("--rounds {} --chunks 500", directory.path().display());
     assert!(end(&mut start(&addresses(2), |_| all.clone())).iter().all(|ended| ended.is_committed));
     for ended in end(&mut start(&addresses(2), |_| all.clone())) {

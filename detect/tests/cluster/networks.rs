@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::processes::{Ended, Machine, words};
+use crate::processes::{Machine, end_within, words};
 
 const MACHINES: usize = 3;
 
@@ -81,11 +81,6 @@ impl Drop for Network {
 /// Time in which all machines have come and read.
 const READS: Duration = Duration::from_millis(1500);
 
-fn end(machines: &mut [Machine], within: Duration) -> Vec<Ended> {
-    let until = Instant::now() + within;
-    machines.iter_mut().map(|machine| machine.end(until)).collect()
-}
-
 #[test]
 fn a_link_that_is_down_for_a_second_ends_no_round() {
     let Some(network) = Network::make("short") else { return };
@@ -94,7 +89,7 @@ fn a_link_that_is_down_for_a_second_ends_no_round() {
     network.set(1, "down");
     std::thread::sleep(Duration::from_secs(1));
     network.set(1, "up");
-    for ended in end(&mut machines, Duration::from_secs(30)) {
+    for ended in end_within(&mut machines, Duration::from_secs(30)) {
         assert!(ended.is_committed, "{ended:?}");
     }
 }
@@ -105,7 +100,7 @@ fn a_link_that_stays_down_ends_the_round_at_both_of_its_sides() {
     let mut machines = network.start();
     std::thread::sleep(READS);
     network.set(1, "down");
-    let ended = end(&mut machines, Duration::from_secs(15));
+    let ended = end_within(&mut machines, Duration::from_secs(15));
     for (machine, ended) in ended.iter().enumerate() {
         let lost = if machine == 1 { ["machine 0 is lost", "machine 2 is lost"] } else { ["machine 1 is lost"; 2] };
         assert!(!ended.is_committed && lost.iter().any(|lost| ended.told.contains(lost)), "{machine}: {ended:?}");

@@ -25,7 +25,8 @@ fn a_process_plays_the_role_that_it_is_given() {
 /// A running machine. It is killed when this is dropped.
 pub struct Machine {
     child: Child,
-    ended: Option<Ended>,
+    /// Whether it committed, and the time of its end.
+    status: Option<(bool, Instant)>,
 }
 
 /// The end of a machine.
@@ -36,7 +37,7 @@ pub struct Ended {
     pub figures: serde_json::Value,
     /// Its message.
     pub told: String,
-    pub after: Duration,
+    pub at: Instant,
 }
 
 impl Machine {
@@ -52,22 +53,19 @@ impl Machine {
             "--nocapture",
         ]);
         command.env(ROLE, words.join("\n")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self { child: command.spawn().unwrap(), ended: None }
+        Self { child: command.spawn().unwrap(), status: None }
     }
 
-    /// Waits for its end. Panics when that takes too long.
-    pub fn end(&mut self, until: Instant) -> Ended {
-        if let Some(ended) = &self.ended {
-            return ended.clone();
-        }
-        let begin = Instant::now();
-        let status = loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                break status;
-            }
-            assert!(Instant::now() < until, "a machine does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        };
+    /// Whether it has ended.
+    fn has_ended(&mut self) -> bool {
+        let Some(status) = self.child.try_wait().unwrap() else { return false };
+        self.status.get_or_insert((status.success(), Instant::now()));
+        true
+    }
+
+    /// Its end. It has ended.
+    fn end(&mut self) -> Ended {
+        let (is_committed, at) = self.status.unwrap();
         let text = |from: &mut dyn std::io::Read| {
             let mut text = String::new();
             from.read_to_string(&mut text).unwrap();
@@ -77,8 +75,7 @@ impl Machine {
         let told = text(self.child.stderr.as_mut().unwrap());
         let line = out.lines().find_map(|line| line.find('{').map(|begin| &line[begin..]));
         let figures = line.map_or(serde_json::Value::Null, |line| serde_json::from_str(line).unwrap());
-        let ended = Ended { is_committed: status.success(), figures, told, after: begin.elapsed() };
-        self.ended.insert(ended).clone()
+        Ended { is_committed, figures, told, at }
     }
 }
 
@@ -87,6 +84,11 @@ impl Drop for Machine {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A directory in memory, if there is one: other work on the disk does not count.
+pub fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
 /// Addresses with free ports. Their hosts are this process's own, so others do not take the ports meanwhile.
@@ -114,6 +116,16 @@ pub fn start(addresses: &[SocketAddr], more: impl Fn(usize) -> String) -> Vec<Ma
 
 /// Waits for the end of all machines.
 pub fn end(machines: &mut [Machine]) -> Vec<Ended> {
-    let until = Instant::now() + ROUND;
-    machines.iter_mut().map(|machine| machine.end(until)).collect()
+    end_within(machines, ROUND)
+}
+
+/// Waits for the end of all machines. Panics when that takes too long.
+pub fn end_within(machines: &mut [Machine], within: Duration) -> Vec<Ended> {
+    let until = Instant::now() + within;
+    // Each is asked, so that each end has its time.
+    while !machines.iter_mut().fold(true, |have_ended, machine| machine.has_ended() & have_ended) {
+        assert!(Instant::now() < until, "a machine does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    machines.iter_mut().map(Machine::end).collect()
 }

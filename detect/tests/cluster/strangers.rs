@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::processes::{Machine, addresses, end, start, words};
+use crate::processes::{Ended, Machine, addresses, end, start, words};
 use crate::role::job;
 
 /// Runs two machines that do not fit. Both are refused, with both names.
@@ -30,12 +30,11 @@ fn a_machine_of_another_round_is_refused() {
 #[test]
 fn a_machine_with_a_longer_list_is_refused() {
     let three = addresses(3);
-    let mut first = Machine::start(&[], &words(&three[..2], 0, "--chunks 100"));
-    let mut second = Machine::start(&[], &words(&three, 1, "--chunks 100"));
-    let until = Instant::now() + Duration::from_secs(20);
-    let (first, second) = (first.end(until), second.end(until));
-    assert!(first.told.contains("knows 3 machines, not 2"), "{first:?}");
-    assert!(second.told.contains("knows 2 machines, not 3"), "{second:?}");
+    let first = Machine::start(&[], &words(&three[..2], 0, "--chunks 100"));
+    let second = Machine::start(&[], &words(&three, 1, "--chunks 100"));
+    let ended = end(&mut [first, second]);
+    assert!(ended[0].told.contains("knows 3 machines, not 2"), "{ended:?}");
+    assert!(ended[1].told.contains("knows 2 machines, not 3"), "{ended:?}");
 }
 
 #[test]
@@ -73,14 +72,13 @@ fn connect(address: SocketAddr) -> TcpStream {
 #[test]
 fn connections_that_say_nothing_or_nonsense_disturb_no_round() {
     let two = addresses(2);
-    let mut first = Machine::start(&[], &words(&two, 0, "--chunks 500"));
+    let first = Machine::start(&[], &words(&two, 0, "--chunks 500"));
     let silent = connect(two[0]);
     let mut loud = connect(two[0]);
     loud.write_all(&[0xff; 4096]).unwrap();
     drop(connect(two[0]));
-    let mut second = Machine::start(&[], &words(&two, 1, "--chunks 500"));
-    let until = Instant::now() + Duration::from_secs(20);
-    for ended in [first.end(until), second.end(until)] {
+    let second = Machine::start(&[], &words(&two, 1, "--chunks 500"));
+    for ended in end(&mut [first, second]) {
         assert!(ended.is_committed, "{ended:?}");
     }
     drop((silent, loud));
@@ -92,34 +90,34 @@ fn hello() -> Vec<u8> {
     [b"ddfsdtct".as_slice(), &numbers, &0_u64.to_le_bytes(), &job("nightly")].concat()
 }
 
-/// Says the right hello, then these bytes. The machine ends, and needs no more memory than ever.
-fn garbage(bytes: &[u8], reason: &str) {
+/// Says the right hello, then these bytes. Returns the end of the other machine.
+fn garbage(bytes: &[u8]) -> Ended {
     let two = addresses(2);
-    let mut first = Machine::start(&[], &words(&two, 0, "--chunks 500"));
+    let first = Machine::start(&[], &words(&two, 0, "--chunks 500"));
     let mut other = connect(two[0]);
     other.write_all(&hello()).unwrap();
     other.read_exact(&mut [0; 60]).unwrap();
     other.write_all(bytes).unwrap();
-    let ended = first.end(Instant::now() + Duration::from_secs(20));
-    assert!(!ended.is_committed && ended.told.contains("machine 1") && ended.told.contains(reason), "{ended:?}");
+    end(&mut [first]).remove(0)
 }
 
 #[test]
 fn nonsense_behind_a_right_hello_ends_the_round_with_a_message() {
     let data = |bytes: &[u8]| [&[1], (bytes.len() as u32).to_le_bytes().as_slice(), bytes].concat();
     let header = |fields: [u64; 6]| fields.map(u64::to_be_bytes).concat();
-    garbage(&[9; 100], "frames that no machine sends");
-    garbage(&[1, 0xff, 0xff, 0xff, 0xff], "frames that no machine sends");
-    garbage(&data(&header([0, 1, 0, 1, 1 << 40, 0])), "messages that no machine sends");
-    garbage(&data(&header([0, 0, 0, 1, 8, 0])), "messages that no machine sends");
-    // A message within the rules that timely cannot read ends it, too.
-    let nonsense = [header([1, 1, 0, 1, 64, 0]), vec![0xff; 64]].concat();
-    let two = addresses(2);
-    let mut first = Machine::start(&[], &words(&two, 0, "--chunks 500"));
-    let mut other = connect(two[0]);
-    other.write_all(&hello()).unwrap();
-    other.read_exact(&mut [0; 60]).unwrap();
-    other.write_all(&data(&nonsense)).unwrap();
-    drop(other);
-    assert!(!first.end(Instant::now() + Duration::from_secs(20)).is_committed);
+    for (bytes, reason) in [
+        (vec![9; 100], "frames that no machine sends"),
+        (vec![1, 0xff, 0xff, 0xff, 0xff], "frames that no machine sends"),
+        // A message of a terabyte, and one of another machine.
+        (data(&header([0, 1, 0, 1, 1 << 40, 0])), "messages that no machine sends"),
+        (data(&header([0, 0, 0, 1, 8, 0])), "messages that no machine sends"),
+    ] {
+        let ended = garbage(&bytes);
+        assert!(!ended.is_committed && ended.told.contains("machine 1 is lost"), "{ended:?}");
+        assert!(ended.told.contains(reason), "{ended:?}");
+    }
+    // Messages within the rules that timely cannot read, on all of its channels.
+    let message = |channel| [header([channel, 1, 0, 1, 64, 0]), vec![0xff; 64]].concat();
+    let ended = garbage(&data(&(0..100).flat_map(message).collect::<Vec<_>>()));
+    assert!(!ended.is_committed && ended.told.contains("machine 0:"), "{ended:?}");
 }

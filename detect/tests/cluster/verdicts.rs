@@ -2,12 +2,13 @@
 
 use dedupfs_detect::Rounds;
 
-use crate::processes::{addresses, end, start};
+use crate::processes::{addresses, directory, end, start};
 use crate::role::job;
 
 fn check(machines: usize, more: &str) {
-    let directory = tempfile::tempdir().unwrap();
-    let rounds = format!("--rounds {} {more}", directory.path().display());
+    let directory = directory();
+    let here = directory.path().display();
+    let rounds = format!("--rounds {here} --directory {here} {more}");
     let ended = end(&mut start(&addresses(machines), |_| rounds.clone()));
     for ended in &ended {
         assert!(ended.is_committed, "{ended:?}");
