@@ -19,7 +19,8 @@
 //! # Failures
 //! A round commits as a whole or not at all. Any error at any machine ends it at all of them, and each error names the machine it came from. A
 //! process that is killed is noticed at once; a connection without an answer is given up after ten seconds. A machine that merely hangs is not
-//! noticed. When machine 0 has committed, the others may fail to hear of it: [`Rounds`](crate::Rounds) at machine 0 tells.
+//! noticed: the others wait for it, and their callers' `watch` may end the round. When machine 0 has committed, the
+//! others may fail to hear of it: [`Rounds`](crate::Rounds) at machine 0 tells.
 //!
 //! # Memory
 //! Of a machine with `p` others, bytes: those of the [`MemoryPlan`]; send buffers of 1 MiB; in each lane `turns` of `turn_bytes` sent and as
