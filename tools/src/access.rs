@@ -53,7 +53,7 @@ pub(crate) fn open(pool: &Path, options: &OpenOptions, progress: &dyn Progress) 
 
 /// Raises the limit of open files to the user's maximum, which costs nothing. A large pool has thousands of files: two descriptors for each
 /// slot file in use, one for each tanker. The usual limit of 1,024 is for programs that use select(2).
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
         && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })

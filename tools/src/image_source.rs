@@ -1,7 +1,7 @@
 //! The source of an image, as the caller may read it: a file or a block device, or an export of an NBD server. With its map of changes.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _};
 use std::path::Path;
@@ -32,9 +32,28 @@ pub(crate) struct Wanted<'a> {
 
 /// Where the image is.
 enum Medium {
-    /// A regular file or a block device.
-    File(File),
+    /// A regular file.
+    File(File, FileState),
+    Device(File),
     Export(Connection),
+}
+
+/// Changes with each change of a file.
+#[derive(PartialEq, Eq)]
+struct FileState {
+    len_bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl FileState {
+    fn of(metadata: &Metadata) -> Self {
+        Self {
+            len_bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+        }
+    }
 }
 
 /// An image, open to be read.
@@ -75,8 +94,14 @@ impl ImageSource {
         let size_bytes = rustix::fs::seek(&from, SeekFrom::End(0));
         let size_bytes =
             size_bytes.map_err(|errno| Failure::failed(format!("cannot tell the size of {shown}: {errno}")))?;
+        if size_bytes == 0 && !metadata.is_file() {
+            return Err(Failure::failed(format!("{shown} has no size: is the device connected?")));
+        }
         Ok(Self {
-            medium: Medium::File(from),
+            medium: match metadata.is_file() {
+                true => Medium::File(from, FileState::of(&metadata)),
+                false => Medium::Device(from),
+            },
             size_bytes,
             device: Some(metadata.dev()),
             address: None,
@@ -92,7 +117,7 @@ impl ImageSource {
     pub(crate) fn to_detect(&self) -> Vec<Change> {
         let changes = match (&self.changes, &self.medium) {
             (Some(changes), _) => return segments(changes, self.size_bytes),
-            (None, Medium::File(file)) => changes::data_in(file, self.size_bytes),
+            (None, Medium::File(file, _) | Medium::Device(file)) => changes::data_in(file, self.size_bytes),
             (None, Medium::Export(connection)) => changes::data_told_by(connection),
         };
         segments(&changes, self.size_bytes)
@@ -101,7 +126,7 @@ impl ImageSource {
     /// Reads the image.
     pub(crate) fn reader(&self) -> Reader<'_> {
         match &self.medium {
-            Medium::File(file) => Box::new(|at, into| {
+            Medium::File(file, _) | Medium::Device(file) => Box::new(|at, into| {
                 file.read_exact_at(into, at).map_err(|error| format!("the image cannot be read at {at}: {error}"))
             }),
             Medium::Export(connection) => Box::new(|at, into| {
@@ -110,10 +135,16 @@ impl ImageSource {
         }
     }
 
+    /// Whether the image was changed since it was opened, as far as it shows. Changes of a device or an export do not.
+    pub(crate) fn has_changed(&self) -> bool {
+        let Medium::File(file, before) = &self.medium else { return false };
+        !file.metadata().is_ok_and(|now| FileState::of(&now) == *before)
+    }
+
     /// Returns the descriptor for the daemon and, for an export, the agreement with its server. The daemon goes on with the connection.
     pub(crate) fn hand_over(self) -> Result<(OwnedFd, Option<Agreed>), Failure> {
         match self.medium {
-            Medium::File(file) => Ok((file.into(), None)),
+            Medium::File(file, _) | Medium::Device(file) => Ok((file.into(), None)),
             Medium::Export(connection) => {
                 let (descriptor, agreed) =
                     connection.into_parts().map_err(|error| Failure::failed(error.to_string()))?;
@@ -139,6 +170,9 @@ fn open_export(args: &Wanted<'_>, told: Option<&str>) -> Result<ImageSource, Fai
     let contexts: Vec<&str> = [BASE_ALLOCATION].into_iter().chain(told).collect();
     let connection = dedupfs_nbd::connect(&parsed, &contexts, &|| true).map_err(shown)?;
     let size_bytes = connection.agreed().size_bytes;
+    if size_bytes == 0 {
+        return Err(Failure::failed(format!("{address} has no size: is the disk connected?")));
+    }
     let (mut without_map, mut changes) = (None, None);
     match told {
         None => changes = changes_in_file(args, size_bytes)?,

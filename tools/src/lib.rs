@@ -21,6 +21,7 @@ mod gc_policy;
 mod helper;
 mod hidden;
 mod image_source;
+mod image_version;
 mod inside;
 mod interrupt;
 mod logging;

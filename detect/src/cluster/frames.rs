@@ -88,9 +88,9 @@ impl Messages {
         Self { from: from as u64, to: to as u64, header, left_bytes: 0, has_ended: false }
     }
 
-    /// Whether no message is cut.
-    pub(super) fn is_between(&self) -> bool {
-        self.left_bytes == 0 && self.header.is_empty()
+    /// Whether the last message has come.
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Takes the next bytes. False if no machine sends them.
@@ -149,7 +149,7 @@ mod tests {
         for cut in 1..bytes.len() {
             let mut messages = Messages::new(2, 1);
             assert!(bytes.chunks(cut).all(|part| messages.take(part)));
-            assert!(messages.is_between() && !messages.take(&[0]));
+            assert!(messages.has_ended() && !messages.take(&[0]));
         }
     }
 

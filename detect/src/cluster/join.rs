@@ -113,10 +113,10 @@ fn find(cluster: &Cluster, watch: &Watch<'_>, sockets: &mut [Option<TcpStream>])
         }
         for machine in 0..cluster.me {
             if sockets.get(machine).is_some_and(Option::is_none) {
-                put(sockets, machine, connect(cluster, machine, until)?);
+                put(sockets, machine, connect(cluster, machine, until, watch)?);
             }
         }
-        while let Some((machine, socket)) = accept(cluster, &listener)? {
+        while let Some((machine, socket)) = accept(cluster, &listener, watch)? {
             // One that was killed meanwhile comes again.
             let before = sockets.get(machine).and_then(Option::as_ref);
             if before.is_some_and(|socket| links::heard(socket, machine).is_none()) {
@@ -158,7 +158,7 @@ fn prepare(socket: &TcpStream) -> io::Result<()> {
 }
 
 /// Connects to a machine before this one. None if it is not there yet.
-fn connect(cluster: &Cluster, machine: usize, until: Instant) -> Result<Option<TcpStream>> {
+fn connect(cluster: &Cluster, machine: usize, until: Instant, watch: &Watch<'_>) -> Result<Option<TcpStream>> {
     let address = cluster.address(machine);
     let Ok(socket) = TcpStream::connect_timeout(&address, CONNECTS_WITHIN) else { return Ok(None) };
     // On one host, the kernel may choose the port of the other machine for this side, and connect the socket to itself.
@@ -168,7 +168,7 @@ fn connect(cluster: &Cluster, machine: usize, until: Instant) -> Result<Option<T
     let greeted = prepare(&socket).and_then(|()| (&socket).write_all(&Hello::of(cluster).encode()));
     // It answers when it has found those before it.
     let left = until.saturating_duration_since(Instant::now()).max(STEP);
-    let Ok(Some(hello)) = greeted.and_then(|()| read_hello(&socket, left)) else { return Ok(None) };
+    let Ok(Some(hello)) = greeted.and_then(|()| read_hello(&socket, left, watch)) else { return Ok(None) };
     see(cluster, &hello, address)?;
     if hello.machine as usize != machine {
         let told = format!("{address} is machine {}, not {machine}: give all machines the same list", hello.machine);
@@ -178,9 +178,9 @@ fn connect(cluster: &Cluster, machine: usize, until: Instant) -> Result<Option<T
 }
 
 /// Takes the next connection of a machine behind this one. None if there is none, or if it is no machine's.
-fn accept(cluster: &Cluster, listener: &TcpListener) -> Result<Option<(usize, TcpStream)>> {
+fn accept(cluster: &Cluster, listener: &TcpListener, watch: &Watch<'_>) -> Result<Option<(usize, TcpStream)>> {
     let Ok((socket, address)) = listener.accept() else { return Ok(None) };
-    let heard = prepare(&socket).and_then(|()| read_hello(&socket, HELLO_WITHIN));
+    let heard = prepare(&socket).and_then(|()| read_hello(&socket, HELLO_WITHIN, watch));
     // Else it is a stranger, or a process that has ended.
     let Ok(Some(hello)) = heard else { return Ok(None) };
     if (&socket).write_all(&Hello::of(cluster).encode()).is_ok() {
@@ -195,11 +195,24 @@ fn accept(cluster: &Cluster, listener: &TcpListener) -> Result<Option<(usize, Tc
     Ok(None)
 }
 
-fn read_hello(socket: &TcpStream, within: Duration) -> io::Result<Option<Hello>> {
+fn read_hello(socket: &TcpStream, within: Duration, watch: &Watch<'_>) -> io::Result<Option<Hello>> {
     let mut bytes = [0; HELLO_BYTES];
-    socket.set_read_timeout(Some(within))?;
+    let until = Instant::now() + within;
+    // Nothing is taken before all has come, so that a wait can end between two looks.
+    socket.set_nonblocking(true)?;
+    loop {
+        match socket.peek(&mut bytes) {
+            Ok(HELLO_BYTES) => break,
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
+            Ok(_) | Err(_) if Instant::now() >= until || !watch(Stage::Join) => {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            Ok(_) | Err(_) => std::thread::sleep(STEP),
+        }
+    }
+    socket.set_nonblocking(false)?;
     (&*socket).read_exact(&mut bytes)?;
-    socket.set_read_timeout(None)?;
     Ok(Hello::decode(&bytes))
 }
 

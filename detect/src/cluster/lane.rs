@@ -18,6 +18,7 @@ use timely::dataflow::{ProbeHandle, Scope};
 use timely::order::PartialOrder;
 use timely::progress::timestamp::{PathSummary, Refines, Timestamp};
 use timely::worker::Worker;
+use twox_hash::XxHash3_64;
 
 /// A turn of a machine, as a timestamp.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -78,6 +79,18 @@ pub(super) struct Parcel {
     pub(super) from: u32,
     #[serde(serialize_with = "put_bytes", deserialize_with = "take_bytes")]
     pub(super) bytes: Vec<u8>,
+    /// XXH3 of the bytes: the network's own sum has 16 bits.
+    sum: u64,
+}
+
+impl Parcel {
+    /// Returns it, if its bytes came as they were sent.
+    pub(super) fn whole(self) -> crate::Result<Self> {
+        match XxHash3_64::oneshot(&self.bytes) == self.sum {
+            true => Ok(self),
+            false => Err(crate::Error::Lost { machine: self.from as usize, why: "bytes came damaged from it".into() }),
+        }
+    }
 }
 
 fn put_bytes<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
@@ -159,7 +172,8 @@ impl Lane {
         self.parcels += 1;
         self.bytes += bytes.len() as u64;
         self.turn_bytes += bytes.len();
-        self.input.activate().session(&*right).give(Parcel { to: to as u32, from: self.me, bytes });
+        let sum = XxHash3_64::oneshot(&bytes);
+        self.input.activate().session(&*right).give(Parcel { to: to as u32, from: self.me, bytes, sum });
         if self.turn_bytes >= self.turn_bytes_max {
             self.end_turn();
         }

@@ -279,7 +279,7 @@ impl Link {
                 self.frame_bytes = len_bytes;
                 Ok(true)
             }
-            (Kind::End, _) if self.messages.is_between() => Ok(false),
+            (Kind::End, _) if self.messages.has_ended() => Ok(false),
             (Kind::End, _) => Err(broken(self.machine)),
             (Kind::Reason, len_bytes) => Err(read_reason(&self.socket, len_bytes, self.machine)),
         }

@@ -4,9 +4,11 @@
 //! machine's part in the stages of others. It never waits for room in a lane, so machines cannot wait for each other in a circle.
 
 use std::collections::VecDeque;
+use std::hash::Hasher as _;
 use std::time::Duration;
 
 use timely::worker::Worker;
+use twox_hash::XxHash3_64;
 
 use super::lane::{Lane, Parcel};
 use super::links::Links;
@@ -16,7 +18,7 @@ use crate::places::Places;
 use crate::reading::Reading;
 use crate::records::take;
 use crate::spool::{Spool, Spooled};
-use crate::{Answer, Chunk, Disks, Error, Numbered, Place, Result, Verdict};
+use crate::{Answer, Chunk, Disks, Error, Numbered, Place, Record, Result, Verdict};
 
 /// Bytes of all send buffers of a stage, and of one at most.
 const BUFFERS_BYTES: usize = 1 << 20;
@@ -57,6 +59,8 @@ pub(super) struct Machine<'a, 'pool> {
     chunk: Vec<u8>,
     is_committed: bool,
     tally: RoundTally,
+    /// The chunks that were cut here.
+    cut: Seen,
 }
 
 impl<'a, 'pool> Machine<'a, 'pool> {
@@ -97,6 +101,7 @@ impl<'a, 'pool> Machine<'a, 'pool> {
             chunk: Vec::new(),
             is_committed: false,
             tally: RoundTally::default(),
+            cut: Seen::default(),
         })
     }
 
@@ -135,19 +140,19 @@ impl<'a, 'pool> Machine<'a, 'pool> {
         }
         self.links.check()?;
         while let Some(parcel) = self.asks.take() {
-            self.take_asks(&parcel)?;
+            self.take_asks(&parcel.whole()?)?;
         }
         while let Some(parcel) = self.questions.take() {
-            self.take_question(&parcel)?;
+            self.take_question(&parcel.whole()?)?;
         }
         while let Some(parcel) = self.answers.take() {
-            self.take_answers(&parcel)?;
+            self.take_answers(&parcel.whole()?)?;
         }
         while let Some(parcel) = self.verdicts.take() {
-            self.take_verdicts(&parcel)?;
+            self.take_verdicts(&parcel.whole()?)?;
         }
         while let Some(parcel) = self.records.take() {
-            self.take_records(&parcel)?;
+            self.take_records(&parcel.whole()?)?;
         }
         Ok(())
     }
@@ -182,6 +187,7 @@ impl<'a, 'pool> Machine<'a, 'pool> {
             let is_more = reading.next(disks, &mut segment)?;
             for (number, ask) in (first..).zip(segment.iter()) {
                 self.cluster.check_disk(ask.disk, self.cluster.me)?;
+                self.cut.add(ask.disk, ask.at, ask.len_bytes, &ask.fingerprint);
                 let (owner, _) = share(first_bits(&ask.fingerprint), machines);
                 if let Some(full) = buffers.push(owner, &Numbered { ask: *ask, number }) {
                     self.send(|machine| &mut machine.asks, owner, full)?;
@@ -333,7 +339,10 @@ impl<'a, 'pool> Machine<'a, 'pool> {
         self.tally.here.spooled_bytes += places.written_bytes();
         let mut order = places.into_order(self.cluster.memory.clone())?;
         let mut full = Vec::with_capacity(BUFFER_BYTES_MAX);
+        let mut sent = Seen::default();
         while let Some(place) = order.next()? {
+            let Record { at, len_bytes, fingerprint, .. } = &place.record;
+            sent.add(place.disk, *at, *len_bytes, fingerprint);
             let bytes = match place.record.verdict {
                 Verdict::New(_) => self.read_again(disks, &place)?,
                 Verdict::Known(_) | Verdict::Repeated => &[],
@@ -344,6 +353,10 @@ impl<'a, 'pool> Machine<'a, 'pool> {
                 let room = Vec::with_capacity(BUFFER_BYTES_MAX);
                 self.send(|machine| &mut machine.records, 0, std::mem::replace(&mut full, room))?;
             }
+        }
+        // Before the last ones go: without them nothing is committed.
+        if sent.0.finish() != self.cut.0.finish() {
+            return Err(Error::Broken("the chunks that came back are not those that were asked for".into()));
         }
         if full.is_empty() { Ok(()) } else { self.send(|machine| &mut machine.records, 0, full) }
     }
@@ -405,6 +418,19 @@ impl<'a, 'pool> Machine<'a, 'pool> {
             self.pump()?;
         }
         Ok(())
+    }
+}
+
+/// A sum over the chunks of this machine, in their order: those that were cut, and those that come back with verdicts.
+#[derive(Default)]
+struct Seen(XxHash3_64);
+
+impl Seen {
+    fn add(&mut self, disk: u32, at: u64, len_bytes: u32, fingerprint: &[u8; 32]) {
+        self.0.write(&disk.to_le_bytes());
+        self.0.write(&at.to_le_bytes());
+        self.0.write(&len_bytes.to_le_bytes());
+        self.0.write(fingerprint);
     }
 }
 

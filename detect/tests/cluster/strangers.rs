@@ -24,7 +24,11 @@ fn a_machine_of_another_job_is_refused() {
 
 #[test]
 fn a_machine_of_another_round_is_refused() {
-    refused("--round 3", "--round 4", "is at round");
+    let more = |me: usize| format!("--chunks 100 --round {}", 3 + me);
+    let ended = end(&mut start(&addresses(2), more));
+    assert!(ended.iter().all(|ended| !ended.is_committed), "{ended:?}");
+    assert!(ended[0].told.contains("machine 1 is at round 4, not 3"), "{ended:?}");
+    assert!(ended[1].told.contains("machine 0 is at round 3, not 4"), "{ended:?}");
 }
 
 #[test]

@@ -358,6 +358,12 @@ impl Deduplicator {
         container != ContainerId::NONE && self.no_claim_on(container)
     }
 
+    /// Whether containers are being emptied: what of them is in use is elsewhere in a moment.
+    #[must_use]
+    pub fn claims_containers(&self) -> bool {
+        self.any_claimed.load(Ordering::Acquire)
+    }
+
     fn no_claim_on(&self, container: ContainerId) -> bool {
         is_planted(Canary::ContainerClaimIgnored)
             || !self.any_claimed.load(Ordering::Acquire)

@@ -105,7 +105,10 @@ impl Deduplicator {
             if entry.is_named {
                 let is_usable = |location: &&Location| location.len_bytes() == len_of(entry);
                 let container = location.as_ref().filter(is_usable).map(|location| location.container());
-                match (container.filter(|container| self.usable(*container)), seen.get(&print)) {
+                let first = seen.get(&print).filter(|first| {
+                    fresh.get(**first).is_some_and(|(_, data): &(_, &[u8])| data.len() as u64 == entry.child.len_bytes)
+                });
+                match (container.filter(|container| self.usable(*container)), first) {
                     (Some(container), _) => set_hint(children, *at, container),
                     (None, Some(position)) => places.push((*at, *position)),
                     (None, None) => return Err(EngineError::ChunkGone),

@@ -92,7 +92,7 @@ impl FileBody {
                 body.finish_stream()?;
                 body.apply_dirty(stream)
             })?;
-            body.take_ranges(stream, &new, &ranges)
+            body.take_ranges(stream, &new, &ranges, &|len_bytes, push| source.store(len_bytes, push))
         })?;
         Ok(ranges)
     }

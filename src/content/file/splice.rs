@@ -40,6 +40,9 @@ enum Origin {
     Behind,
 }
 
+/// Calls a function that stores at most so many bytes, with room for them.
+pub(super) type Store<'a> = dyn Fn(u64, &mut dyn FnMut() -> Result<()>) -> Result<()> + 'a;
+
 /// `take_bytes` of a piece, behind its first `skip_bytes`.
 struct Slice<'a> {
     origin: Origin,
@@ -101,7 +104,8 @@ impl FileBody {
             .chain(slices(&source.pieces, origin, from, from + len_bytes))
             .chain(slices(&self.pieces, Origin::Behind, at + len_bytes, size_bytes))
             .collect();
-        let pieces = self.join(stream, &row)?;
+        // The caller has room for the ends of one range.
+        let pieces = self.join(stream, &row, &|_, push| push())?;
         (self.pieces, self.changed) = (pieces, true);
         self.count_memory();
         Ok(())
@@ -109,7 +113,13 @@ impl FileBody {
 
     /// Puts each of these ranges of `source`, which ascend, in place of the same range of this content, or behind it. Costs one walk over
     /// both, however many ranges there are.
-    pub(super) fn take_ranges(&mut self, stream: StreamId, source: &Self, ranges: &[Range<u64>]) -> Result<()> {
+    pub(super) fn take_ranges(
+        &mut self,
+        stream: StreamId,
+        source: &Self,
+        ranges: &[Range<u64>],
+        store: &Store<'_>,
+    ) -> Result<()> {
         let size_bytes = self.pieces.len_bytes();
         let mut row = Vec::new();
         let mut end = 0;
@@ -124,7 +134,7 @@ impl FileBody {
         if end < size_bytes {
             row.extend(slices(&self.pieces, Origin::Behind, end, size_bytes));
         }
-        let pieces = self.join(stream, &row)?;
+        let pieces = self.join(stream, &row, store)?;
         (self.pieces, self.changed) = (pieces, true);
         self.count_memory();
         Ok(())
@@ -145,7 +155,7 @@ impl FileBody {
         matches!(self.pieces.pieces(), [only] if only.kind == PieceKind::Chunk)
     }
 
-    fn join(&self, stream: StreamId, row: &[Slice<'_>]) -> Result<PieceList> {
+    fn join(&self, stream: StreamId, row: &[Slice<'_>], store: &Store<'_>) -> Result<PieceList> {
         if let [only] = row
             && only.is_whole()
             && only.piece.kind == PieceKind::Chunk
@@ -163,7 +173,7 @@ impl FileBody {
                 continue;
             }
             let open = run.get_or_insert_with(|| Ingest::new(self.context.ingest.clone(), stream, None));
-            self.push_slice(open, slice)?;
+            store(slice.take_bytes, &mut || self.push_slice(open, slice))?;
             if slice.ends_piece()
                 && open.assemble_all()?
                 && let Some(run) = run.take()

@@ -25,7 +25,7 @@ use self::report::ClusterReport;
 use crate::args::cluster::ClusterArgs;
 use crate::control::{Failure, FailureKind};
 use crate::progress::Bars;
-use crate::{exit, interrupt};
+use crate::{access, exit, interrupt};
 
 /// Bytes of a plan at most.
 const PLAN_BYTES_MAX: u64 = 16 << 20;
@@ -48,6 +48,8 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
     if !rustix::process::geteuid().is_root() {
         return Err(FailureKind::Usage.because("only the superuser may put disks by the fingerprints of their chunks"));
     }
+    // Of a round the machine with the pool has two for each disk.
+    access::raise_descriptor_limit();
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     // Machines may share a filesystem.
@@ -61,6 +63,9 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
         exit::tell(&format!("dedupfs: {damaged}\n"));
     }
     let mut round = committed.next;
+    if me == WITH_POOL {
+        report.note_earlier(&plan, &rounds, (&job, round))?;
+    }
     let joins_within = Duration::from_secs(args.join_within);
     let (mut come_until, mut attempts) = (Instant::now() + joins_within, 0);
     while round < plan.rounds as u64 {
@@ -73,7 +78,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
         // Its own chunks, or its share of all.
         cluster.memory.expected_asks = machine.expected_chunks().max(expected_asks(&plan, &round_of, round));
         let mut landing =
-            (me == WITH_POOL).then(|| PoolLanding::new(&plan, &rounds, (job, round), &disks)).transpose()?;
+            (me == WITH_POOL).then(|| PoolLanding::new(&plan, &rounds, (job, round), &disks, &progress)).transpose()?;
         let reached = Cell::new(Stage::Join);
         let watch = |stage: Stage| {
             reached.set(stage);
@@ -83,7 +88,8 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
         match dedupfs_detect::run(&cluster, &mut machine, pool, &watch) {
             Ok(tally) => {
                 report.add(&tally, landing.map(PoolLanding::into_outcomes).unwrap_or_default());
-                if me != WITH_POOL {
+                // It may have been committed before, and the machine with the pool have lost its note.
+                if me != WITH_POOL && rounds.names(&job, round).ok().flatten().is_none() {
                     rounds.commit(&job, round, &[]).map_err(failure)?;
                 }
                 (round, attempts) = (round + 1, 0);

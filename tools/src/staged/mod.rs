@@ -25,6 +25,9 @@ use self::index::DaemonIndex;
 use self::names::Names;
 use crate::control::{ControlClient, Failure};
 
+/// Bytes of named chunks that are written at once.
+const BUFFER_BYTES: usize = 64 << 10;
+
 /// Cuts the `segments` of one image, asks the daemon for the chunks, and returns the file of named chunks.
 pub(crate) fn name_chunks(
     daemon: &mut ControlClient,
@@ -36,7 +39,7 @@ pub(crate) fn name_chunks(
     let cutter = cutting.cutter().map_err(Failure::failed)?;
     let directory = std::env::temp_dir();
     let mean_bytes = cutter.mean_bytes().max(1) as u64;
-    let mut names = Names::new(&directory)?;
+    let mut names = Names::new(&directory, BUFFER_BYTES)?;
     let mut disks = SegmentReader::new(0, cutter, (segments, read), rate, progress);
     let bytes = disks.bytes_to_cut();
     let plan = MemoryPlan::new(&directory, bytes / mean_bytes);

@@ -13,13 +13,13 @@ use crate::control::Failure;
 pub(crate) struct Names(BufWriter<File>);
 
 impl Names {
-    /// Makes a file without a name.
-    pub(crate) fn new(directory: &Path) -> Result<Self, Failure> {
+    /// Makes a file without a name, and a buffer of so many bytes.
+    pub(crate) fn new(directory: &Path, buffer_bytes: usize) -> Result<Self, Failure> {
         let file = tempfile::tempfile_in(directory).map_err(|error| {
             let shown = directory.display();
             Failure::failed(format!("cannot make a file in {shown}: {error}: name another directory with TMPDIR"))
         })?;
-        Ok(Self(BufWriter::with_capacity(64 << 10, file)))
+        Ok(Self(BufWriter::with_capacity(buffer_bytes, file)))
     }
 
     /// Adds the next chunk.

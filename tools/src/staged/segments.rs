@@ -29,8 +29,9 @@ pub(crate) fn segments(changes: &Changes, size_bytes: u64) -> Vec<Change> {
             }
         }
     }
-    if size_bytes > 0 && holes.last().is_none_or(|hole| hole.to != size_bytes) {
-        changed.push(data(size_bytes.saturating_sub(TAIL_BYTES), size_bytes));
+    let tail = size_bytes.saturating_sub(TAIL_BYTES);
+    if size_bytes > 0 && holes.last().is_none_or(|hole| hole.to != size_bytes || hole.from > tail) {
+        changed.push(data(tail, size_bytes));
     }
     union(joined(changed, 0), holes)
 }

@@ -139,8 +139,14 @@ fn disks_of_three_machines_are_stored_once_in_one_pool() {
     let report: serde_json::Value = serde_json::from_str(&ran[0].out).unwrap();
     // The base names no state: what was new is not enough.
     assert_eq!((ran[0].code, &report["disks"][1]["stored"]), (9, &false.into()), "{report}");
+    // Started again, it does not forget that.
+    ended(machines.start("a")).expect(9, &["an earlier run of this plan did not store it"]);
     machines.plan("2 again", 1, &[("two", "b", "token = \"2\""), ("one", "a", "")]);
     assert!(machines.run().iter().all(|ran| ran.code == 0));
+    // Another plan of the same night does not take these versions for its own.
+    machines.plan("2 again", 1, &[("two", "b", "token = \"other\"")]);
+    let ran = machines.run();
+    assert!(ran[0].code == 9 && ran[0].out.contains("is there already"), "{}", ran[0].out);
     bytes[0] ^= 1;
     fs::write(machines.source("two"), &bytes).unwrap();
     fs::write(&map, "0 1\n").unwrap();

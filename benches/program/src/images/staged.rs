@@ -51,7 +51,7 @@ pub fn run(args: &Staged) -> Outcome {
     mkfs.extend(args.pool.mkfs.0.iter().cloned());
     let mut mount = vec!["--memory".to_owned(), "128M".to_owned()];
     mount.extend(args.pool.mount.0.iter().cloned());
-    let mut pool = Pool::new(disk.root.join("pool"), work.join("mnt"), &mkfs, &mount)?;
+    let mut pool = Pool::new(disk.root.join("pool"), work.join("mnt/disk"), &mkfs, &mount)?;
     pool.format()?;
     pool.mount()?;
     let source = work.join("source");
@@ -59,13 +59,13 @@ pub fn run(args: &Staged) -> Outcome {
     random_file("staged", args.unique, &source)?;
     dedupfs("put").args(["--live"]).arg(&source).arg(pool.at("known")).quiet().run()?;
     let image = ram.join("image.raw");
-    make_image(args, &source, &image)?;
-    files::remove(&source)?;
     println!(
         "{}",
         table::head(&["put", "seconds", "of the arm", "seeks", "MB read of the index", "read again", "MB of memory"])
     );
     for (name, option) in [("while it is read", "--image"), ("in stages", "--staged")] {
+        // The same known blocks, and new ones.
+        make_image(args, &source, option, &image)?;
         pool.remount_cold(true)?;
         command!("sync").run()?;
         let to = pool.at(option.trim_start_matches('-'));
@@ -104,15 +104,15 @@ pub fn run(args: &Staged) -> Outcome {
 }
 
 /// Writes blocks of the source, taken anywhere, a tenth of them new.
-fn make_image(args: &Staged, source: &Path, image: &Path) -> Outcome {
+fn make_image(args: &Staged, source: &Path, seed: &str, image: &Path) -> Outcome {
     let source_file = File::open(source).or_else(files::at("open", source))?;
     let file = File::create(image).or_else(files::at("make", image))?;
     let mut writer = BufWriter::new(file);
-    let mut random = Random::new("blocks");
+    let (mut random, mut new) = (Random::new("blocks"), Random::new(seed));
     let mut block = vec![0; BLOCK_BYTES as usize];
     for _ in 0..args.size / BLOCK_BYTES {
         if random.below(10) == 0 {
-            block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&random.next().to_le_bytes()));
+            block.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&new.next().to_le_bytes()));
         } else {
             let at = random.below(args.unique - BLOCK_BYTES);
             source_file.read_exact_at(&mut block, at).or_else(files::at("read", source))?;

@@ -24,6 +24,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dedupfs_base::EngineError;
 use dedupfs_content::{Change, Changes, FileBody, FileContext, NamedRules, Published, StreamId};
@@ -70,6 +71,9 @@ pub const TOKEN_BYTES_MAX: usize = 255;
 const STREAM_BASE: u64 = 1 << 33;
 /// Threads that read a source at most.
 const THREADS_MAX: usize = 8;
+/// How often names are followed again while containers are emptied, and the time between.
+const NAMES_ATTEMPTS_MAX: u32 = 30;
+const NAMES_PAUSE: Duration = Duration::from_secs(1);
 /// Of a source that is shorter than the base, so much of the end is read.
 const TAIL_BYTES: u64 = 1 << 20;
 
@@ -314,6 +318,7 @@ impl ImagePut<'_> {
             VerifyImage::None | VerifyImage::Sample(_) => Checked::AsBefore,
         };
         let everything = Changes::all(source.size_bytes);
+        let had_map = changes.is_some();
         let followed = self.known_changes(base, changes).and_then(|(base, changes)| {
             let outcome = self.follow_map(source, base, &changes, &mut report);
             match outcome {
@@ -328,7 +333,11 @@ impl ImagePut<'_> {
         let mut body = match followed {
             Ok(body) => body?,
             Err(why) => {
-                let by_name = self.follow_names(source, &Root::Empty, &everything, &mut report)?;
+                // Zeros of a map, or of a server that is not to be believed, are among the names.
+                let by_name = match had_map || self.doubts_zeros(&report) {
+                    true => None,
+                    false => self.follow_names(source, &Root::Empty, &everything, &mut report)?,
+                };
                 if self.options.named == NamedImage::IsAll && by_name.is_none() {
                     let why = format!("the chunks that were new are not enough, because {why}: the image must be read");
                     return Err(TransferError::Top(why));
@@ -337,7 +346,9 @@ impl ImagePut<'_> {
                     report.full_because = Some(why);
                     let (root, data_bytes, keep) = self.publish(&mut body)?;
                     let keep = keep.into_iter().collect();
-                    let checked = if source.is_export() { Checked::AsBefore } else { Checked::Now };
+                    // Machines of a cluster do not tell what server they read from.
+                    let is_read = self.options.named == NamedImage::Helps && !source.is_export();
+                    let checked = if is_read { Checked::Now } else { Checked::AsBefore };
                     return Ok(Image { root, data_bytes, keep, report, checked });
                 }
                 tracing::info!(why, image = %self.path().display(), "all of an image is read");
@@ -403,24 +414,39 @@ impl ImagePut<'_> {
     ) -> Result<Option<FileBody>> {
         let Some((named, files)) = &self.named else { return Ok(None) };
         let mut named = named.lock();
-        let mut body = FileBody::open(files.clone(), root)?;
         let kept = named.kept.clone();
         let rules = NamedRules { kept: &kept, is_strict: self.options.named == NamedImage::IsAll };
-        let mut covered_bytes = 0;
-        let followed = named.read(|next| {
-            let ranges = body.follow_named(self.stream, source, next, (rules, source.size_bytes))?;
-            covered_bytes = ranges.iter().map(|range| range.end - range.start).sum();
-            let covers = |change: &Change| {
-                let at = ranges.partition_point(|range| range.end < change.to);
-                ranges.get(at).is_some_and(|range| range.start <= change.from)
-            };
-            match changes.ranges().iter().all(covers) {
-                true => Ok(()),
-                false => Err(EngineError::Invalid("named chunks leave out a changed range")),
+        let mut attempts = 0;
+        let mut follow = || {
+            let mut body = FileBody::open(files.clone(), root)?;
+            let mut covered_bytes = 0;
+            named.read(|next| {
+                let ranges = body.follow_named(self.stream, source, next, (rules, source.size_bytes))?;
+                covered_bytes = ranges.iter().map(|range| range.end - range.start).sum::<u64>();
+                let covers = |change: &Change| {
+                    let at = ranges.partition_point(|range| range.end < change.to);
+                    ranges.get(at).is_some_and(|range| range.start <= change.from)
+                };
+                match changes.ranges().iter().all(covers) {
+                    true => Ok(()),
+                    false => Err(EngineError::Invalid("named chunks leave out a changed range")),
+                }
+            })?;
+            Ok((body, covered_bytes))
+        };
+        let followed = loop {
+            // A chunk in a container that is being emptied is there again in a moment.
+            let is_moving = self.core.dedup.claims_containers();
+            match follow() {
+                Err(TransferError::Pool(EngineError::ChunkGone)) if is_moving && attempts < NAMES_ATTEMPTS_MAX => {
+                    attempts += 1;
+                    source.wait(NAMES_PAUSE)?;
+                }
+                followed => break followed,
             }
-        });
+        };
         let why = match followed {
-            Ok(()) => {
+            Ok((body, covered_bytes)) => {
                 report.read_bytes = source.take_read_bytes();
                 report.named_bytes = Some(covered_bytes - report.read_bytes.min(covered_bytes));
                 return Ok(Some(body));
@@ -446,9 +472,7 @@ impl ImagePut<'_> {
             Ok(body) => body,
             Err(_) => self.body(&Root::Empty)?,
         };
-        // Whoever told zeros that were none is not believed again.
-        let is_doubted = !report.lies.is_empty() || self.options.reread || self.options.verify == VerifyImage::Full;
-        let everything = if is_doubted { Changes::all(source.size_bytes) } else { source.everything() };
+        let everything = if self.doubts_zeros(report) { Changes::all(source.size_bytes) } else { source.everything() };
         let followed = body.follow(self.stream, source, (&everything, source.size_bytes), self.threads);
         followed.map_err(|error| source.reason(error))?;
         report.read_bytes = source.take_read_bytes();
@@ -485,6 +509,11 @@ impl ImagePut<'_> {
             }
         }
         Ok((base, changes))
+    }
+
+    /// Whether told zeros are read: whoever told zeros that were none is not believed again.
+    fn doubts_zeros(&self, report: &ImageReport) -> bool {
+        !report.lies.is_empty() || self.options.reread || self.options.verify == VerifyImage::Full
     }
 
     fn has_losses(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use dedupfs_base::EngineError;
 use dedupfs_content::{Change, Changes, DeltaSource};
@@ -95,6 +96,15 @@ impl<'a> Source<'a> {
     /// Returns the bytes that were read since the last call.
     pub(super) fn take_read_bytes(&self) -> u64 {
         self.read_bytes.swap(0, Ordering::Relaxed)
+    }
+
+    /// Waits, unless the put is to end.
+    pub(super) fn wait(&self, time: Duration) -> Result<()> {
+        dedupfs_sync::thread::sleep(time);
+        match self.tally.go_on() {
+            Err(Trouble::All(error)) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the reason of a failure: the source's, if it has one.

@@ -55,7 +55,7 @@ impl<'a> Attempt<'a> {
         let mut driven = drivers(disks.collect());
         let last_of = |places: &[usize]| {
             let newest = |place: &usize| states.get(*place).and_then(|state| state.newest.as_ref());
-            places.iter().map(|place| newest(place).and_then(|newest| newest.token.clone())).collect::<Vec<_>>()
+            places.iter().map(|place| newest(place).and_then(|newest| newest.image.token.clone())).collect::<Vec<_>>()
         };
         let gives_up = || limits.gives_up();
         let mut are_whole = self.step(&mut driven, &mut |driver, places| driver.prepare(&last_of(places), &gives_up));

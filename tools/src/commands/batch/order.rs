@@ -75,7 +75,7 @@ pub(super) fn estimate(plan: &Plan, state: &State, disk: &Disk) -> Estimate {
         Kind::File { path } => std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
         _ => None,
     };
-    let known_bytes = of_file().or(state.newest.as_ref().map(|newest| newest.size_bytes));
+    let known_bytes = of_file().or(state.newest.as_ref().map(|newest| newest.image.size_bytes));
     let size_bytes = known_bytes.unwrap_or(UNKNOWN_BYTES);
     let reads_part = disk.source.tells_changes() && state.newest.is_some() && !state.needs_full_verify(plan);
     let bytes = if reads_part { size_bytes / 100 * CHANGED_PERCENT } else { size_bytes };

@@ -212,7 +212,7 @@ impl Planned {
                     host: disk.host.clone(),
                     source: disk.source.to_string(),
                     base: state.newest.as_ref().map(|newest| newest.name.clone()),
-                    token: state.newest.as_ref().and_then(|newest| newest.token.clone()),
+                    token: state.newest.as_ref().and_then(|newest| newest.image.token.clone()),
                     problem: state.problem.clone(),
                     full_because: state.full_because.clone(),
                     verifies_all: state.needs_full_verify(plan),

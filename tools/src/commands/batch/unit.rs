@@ -98,7 +98,7 @@ fn attempt_once(plan: &Plan, pool: &Directory, states: &[&State], limits: &Limit
 }
 
 fn newest_token(plan: &Plan, pool: &Directory, state: &State) -> Option<String> {
-    State::of(plan, state.number, pool).ok()?.newest?.token
+    State::of(plan, state.number, pool).ok()?.newest?.image.token
 }
 
 /// Why a disk was not put.

@@ -33,11 +33,14 @@ pub(super) fn open(plan: &ClusterPlan, me: usize, disks: &[usize]) -> std::resul
     Ok(opened)
 }
 
+/// A disk that is read.
+type Reading<'a> = (SegmentReader<'a>, &'a ImageSource);
+
 /// The disks, one after the other. Those that were cut stay open for the second reading.
 pub(super) struct MachineDisks<'a> {
     cutter: Cutter,
-    waiting: VecDeque<SegmentReader<'a>>,
-    cut: Vec<SegmentReader<'a>>,
+    waiting: VecDeque<Reading<'a>>,
+    cut: Vec<Reading<'a>>,
 }
 
 impl<'a> MachineDisks<'a> {
@@ -49,7 +52,8 @@ impl<'a> MachineDisks<'a> {
         let cutting = Cutting::new(&plan.chunker, plan.chunk_bytes, &plan.fingerprint);
         let cutter = cutting.cutter().map_err(|why| FailureKind::Usage.because(format!("the plan: {why}")))?;
         let reader = |(number, source): &'a Opened| {
-            SegmentReader::new(*number, cutter.clone(), (source.to_detect(), source.reader()), None, progress)
+            let segments = (source.to_detect(), source.reader());
+            (SegmentReader::new(*number, cutter.clone(), segments, None, progress), source)
         };
         let waiting = opened.iter().map(reader).collect();
         Ok(Self { waiting, cut: Vec::new(), cutter })
@@ -59,26 +63,37 @@ impl<'a> MachineDisks<'a> {
 impl MachineDisks<'_> {
     /// The number of chunks of these disks, roughly.
     pub(super) fn expected_chunks(&self) -> u64 {
-        let bytes: u64 = self.waiting.iter().map(SegmentReader::bytes_to_cut).sum();
+        let bytes: u64 = self.waiting.iter().map(|(disk, _)| disk.bytes_to_cut()).sum();
         bytes / self.cutter.mean_bytes().max(1) as u64
+    }
+}
+
+/// Fails if a disk was changed since it was opened.
+fn check(disk: u32, source: &ImageSource) -> Result<()> {
+    match source.has_changed() {
+        true => Err(Error::Disk { disk, why: "it was changed while it was read: read from a snapshot".to_owned() }),
+        false => Ok(()),
     }
 }
 
 impl Disks for MachineDisks<'_> {
     fn next(&mut self, asks: &mut Vec<Ask>) -> Result<bool> {
-        while let Some(disk) = self.waiting.front_mut() {
+        while let Some((disk, source)) = self.waiting.front_mut() {
             if disk.next(asks)? {
                 return Ok(true);
             }
+            check(disk.disk, source)?;
             self.cut.extend(self.waiting.pop_front());
         }
         Ok(false)
     }
 
     fn read(&mut self, disk: u32, at: u64, into: &mut [u8]) -> Result<()> {
-        let found = self.cut.iter_mut().find(|reader| reader.disk == disk);
-        let reader = found.ok_or_else(|| Error::Disk { disk, why: "this machine does not have it".to_owned() })?;
-        reader.read(disk, at, into)
+        let found = self.cut.iter_mut().find(|(reader, _)| reader.disk == disk);
+        let missing = || Error::Disk { disk, why: "this machine does not have it".to_owned() };
+        let (reader, source) = found.ok_or_else(missing)?;
+        reader.read(disk, at, into)?;
+        check(disk, source)
     }
 
     fn fingerprint(&self, bytes: &[u8]) -> [u8; 32] {

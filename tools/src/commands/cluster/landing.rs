@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
 use dedupfs::transfer::{Change, Changes, Cutting, ImageBase, ImageOptions, NamedImage, TransferReport, VerifyImage};
-use dedupfs::{NoProgress, Origin};
+use dedupfs::{Origin, Progress, is_frozen};
 use dedupfs_batch::cluster::{ClusterDisk, ClusterPlan};
 use dedupfs_detect::{Answer, Chunk, Error, Landing, Pool, Record, Result, Rounds};
 
@@ -17,6 +17,7 @@ use super::report::DiskOutcome;
 use crate::changes;
 use crate::control::{ControlClient, Failure, FailureKind, PutImageRequest};
 use crate::hidden::HiddenDirectory;
+use crate::image_version::ImageVersion;
 use crate::inside::{self, NewName};
 use crate::staged::index::DaemonIndex;
 use crate::staged::names::Names;
@@ -24,6 +25,11 @@ use crate::versions::Directory;
 
 /// Why a disk must be put in another way.
 const READ_IT: &str = "put it with `dedupfs put --image`, or leave `changed` out";
+
+/// Bytes of named chunks that are written at once: there are many disks.
+const BUFFER_BYTES: usize = 4 << 10;
+/// Bytes of the job's hash in a token.
+const JOB_BYTES: usize = 8;
 
 /// What has landed of a disk.
 struct Landed {
@@ -49,6 +55,7 @@ pub(super) struct PoolLanding<'a> {
     pool: PathBuf,
     landed: BTreeMap<u32, Landed>,
     outcomes: Vec<DiskOutcome>,
+    progress: &'a dyn Progress,
 }
 
 impl<'a> PoolLanding<'a> {
@@ -57,6 +64,7 @@ impl<'a> PoolLanding<'a> {
         rounds: &'a Rounds,
         round: ([u8; 32], u64),
         disks: &[usize],
+        progress: &'a dyn Progress,
     ) -> std::result::Result<Self, Failure> {
         let directory = Directory::open(&plan.pool).map_err(|failure| {
             let (shown, why) = (plan.pool.display(), &failure.message);
@@ -73,22 +81,36 @@ impl<'a> PoolLanding<'a> {
             let new = tempfile::tempfile_in(&plan.work)
                 .map_err(|error| Failure::failed(format!("cannot make a file in {}: {error}", plan.work.display())))?;
             let number = u32::try_from(disk).unwrap_or(u32::MAX);
-            landed.insert(number, Landed { names: Names::new(&plan.work)?, new, ranges: Vec::new() });
+            landed.insert(number, Landed { names: Names::new(&plan.work, BUFFER_BYTES)?, new, ranges: Vec::new() });
         }
         let (index, pool) = (DaemonIndex::new(daemon)?, directory.place.pool);
-        Ok(Self { plan, rounds, round, index, pool, landed, outcomes: Vec::new() })
+        Ok(Self { plan, rounds, round, index, pool, landed, outcomes: Vec::new(), progress })
     }
 
     pub(super) fn into_outcomes(self) -> Vec<DiskOutcome> {
         self.outcomes
     }
 
-    /// Puts a disk. A version that is there already was put by a round that was not committed.
+    /// The token of a version. Without one in the plan, the job tells this version from others.
+    fn token(&self, disk: &ClusterDisk) -> String {
+        let (job, _) = &self.round;
+        let of_job = || job.iter().take(JOB_BYTES).fold("job-".to_owned(), |text, byte| text + &format!("{byte:02x}"));
+        disk.token.clone().unwrap_or_else(of_job)
+    }
+
+    /// Puts a disk. A version with its token that is there already was put by a round that was not committed.
     fn put(&self, disk: &ClusterDisk, landed: Landed) -> std::result::Result<Option<TransferReport>, Failure> {
         let directory = self.plan.pool.join(&disk.name);
         let destination = directory.join(&self.plan.night);
         if destination.symlink_metadata().is_ok() {
-            return Ok(None);
+            let is_version = destination.metadata().is_ok_and(|metadata| is_frozen(metadata.ino()));
+            let image = ImageVersion::of(&destination).ok().flatten().filter(|_| is_version);
+            return match image.and_then(|image| image.token) {
+                Some(token) if token == self.token(disk) => Ok(None),
+                _ => {
+                    Err(Failure::failed(format!("{} is there already, and is another version", destination.display())))
+                }
+            };
         }
         let failed =
             |error: std::io::Error| Failure::failed(format!("cannot put into {}: {error}", directory.display()));
@@ -108,7 +130,7 @@ impl<'a> PoolLanding<'a> {
             base: ImageBase::LastIn(place.ino),
             default_file_name: disk.source.file_name().map_or(b"image".to_vec(), |name| name.as_bytes().to_vec()),
             token_from: disk.token_from.clone(),
-            token: disk.token.clone(),
+            token: Some(self.token(disk)),
             named: NamedImage::IsAll,
             verify: VerifyImage::None,
             origin,
@@ -117,7 +139,7 @@ impl<'a> PoolLanding<'a> {
         let request = PutImageRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
         let files = (landed.new.as_fd(), Some(named.as_fd()), map.as_ref().map(AsFd::as_fd));
         let mut daemon = inside::daemon(&self.pool, inside::COPIES_NEED_NO_DAEMON)?;
-        let put = daemon.put_image(request, files, &NoProgress).and_then(|report| {
+        let put = daemon.put_image(request, files, self.progress).and_then(|report| {
             hidden.give_name(&to.name, &destination)?;
             to.directory.sync_all().map_err(failed)?;
             Ok(report)
@@ -154,7 +176,13 @@ impl Landing for PoolLanding<'_> {
         let mut stored = Vec::new();
         for (number, landed) in std::mem::take(&mut self.landed) {
             let Some(disk) = self.plan.disks.get(number as usize) else { continue };
+            if self.progress.is_cancelled() {
+                return Err(Error::Ended);
+            }
             let put = self.put(disk, landed);
+            if self.progress.is_cancelled() && put.is_err() {
+                return Err(Error::Ended);
+            }
             let put = put.map_err(|failure| Failure::failed(format!("{}: {READ_IT}", failure.message)));
             if put.is_ok() {
                 stored.push(disk.name.clone());

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use dedupfs::transfer::TransferReport;
 use dedupfs_batch::cluster::ClusterPlan;
-use dedupfs_detect::RoundTally;
+use dedupfs_detect::{RoundTally, Rounds};
 use serde::Serialize;
 
 use crate::control::Failure;
@@ -66,6 +66,26 @@ impl ClusterReport {
         self.chunk_bytes += tally.here.asks_bytes;
         self.sent_bytes += tally.sent_bytes;
         self.disks.extend(disks);
+    }
+
+    /// Notes disks that rounds of an earlier run did not store.
+    pub(super) fn note_earlier(
+        &mut self,
+        plan: &ClusterPlan,
+        rounds: &Rounds,
+        (job, next): (&[u8; 32], u64),
+    ) -> Result<(), Failure> {
+        let round_of = plan.round_of_disks();
+        for round in 0..next {
+            let names = rounds.names(job, round).map_err(|error| Failure::failed(error.to_string()))?;
+            let names = names.unwrap_or_default();
+            let of_round = plan.disks.iter().zip(&round_of).filter(|(_, of)| **of as u64 == round);
+            for (disk, _) in of_round.filter(|(disk, _)| !names.contains(&disk.name)) {
+                let why = "an earlier run of this plan did not store it: put it in another night, or by `dedupfs put`";
+                self.disks.push(DiskOutcome::new(&disk.name, Err(Failure::failed(why))));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn is_complete(&self) -> bool {

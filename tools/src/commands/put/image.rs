@@ -15,6 +15,27 @@ use crate::image_source::{ImageSource, Wanted};
 use crate::progress::Bars;
 use crate::{changes, exit, inside, interrupt, staged};
 
+/// Detects duplicates in stages, unless something is in the way: then says so, and the daemon reads the image.
+fn named_or_told(
+    args: &PutArgs,
+    daemon: &mut ControlClient,
+    source: &ImageSource,
+    progress: &dyn Progress,
+) -> Result<Option<File>, Failure> {
+    let named = name_chunks(args, daemon, source, progress);
+    if progress.is_cancelled() {
+        return Err(Failure::failed("interrupted"));
+    }
+    let why = match named {
+        Ok(_) if source.has_changed() => "the image changed while its duplicates were detected".to_owned(),
+        Ok(named) => return Ok(Some(named)),
+        Err(failure) if failure.kind == FailureKind::Usage => return Err(failure),
+        Err(failure) => format!("duplicates were not detected in stages: {}", failure.message),
+    };
+    exit::tell(&format!("dedupfs: {why}: it is read at once\n"));
+    Ok(None)
+}
+
 /// Detects duplicates in stages: returns the file of named chunks.
 fn name_chunks(
     args: &PutArgs,
@@ -72,9 +93,10 @@ pub(super) fn run(args: &PutArgs) -> Result<u8, Failure> {
     let progress = interrupt::ended_by_signals(&bars)?;
     let hidden = HiddenDirectory::make(&to.directory, Some(&options.origin))?;
     let mut daemon = inside::daemon(&place.pool, inside::COPIES_NEED_NO_DAEMON)?;
-    let named = args.staged.then(|| name_chunks(args, &mut daemon, &source, &progress)).transpose();
+    let named = args.staged.then(|| named_or_told(args, &mut daemon, &source, &progress)).transpose();
     let put = named
         .and_then(|named| {
+            let named = named.flatten();
             let (image, export) = source.hand_over()?;
             let used = if named.is_some() { NamedImage::Helps } else { NamedImage::No };
             let options = ImageOptions { export, named: used, ..options };

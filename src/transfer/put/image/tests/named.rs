@@ -175,6 +175,55 @@ fn bytes_that_are_not_those_of_their_name_are_refused() {
     site.check();
 }
 
+/// Found by review: when a map had been found wrong, its zeros came into the version by the names.
+#[test]
+fn regression_zeros_of_a_map_that_lies_are_read_also_by_names() {
+    let site = Site::new();
+    let bytes = noise(1, 4 << 20);
+    site.write(&bytes);
+    site.put(&site.options(), None, "1").unwrap();
+    let zeros = NamedChunk {
+        at: 0,
+        len_bytes: 2 << 20,
+        fingerprint: Fingerprint::ZERO,
+        bytes: NamedBytes::InPool,
+        sealed: [0; SEALED_BYTES],
+    };
+    let named = [vec![zeros], name(&site, &[(2 * MIB, 4 * MIB)])].concat();
+    let map = || Changes::new(vec![Change { from: 0, to: 2 * MIB, is_zero: true }, data(2 * MIB, 4 * MIB)]).unwrap();
+    for (number, verify, base) in [
+        ("2", VerifyImage::Full, ImageBase::LastIn(site.series)),
+        // Without a base nothing is compared.
+        ("3", VerifyImage::None, ImageBase::None),
+    ] {
+        let options = ImageOptions { named: NamedImage::Helps, verify, base, ..site.options() };
+        let image = site.open().into();
+        let files = ImageFiles { image, changes: Some(map()), named: Some(file_of(&named)) };
+        let put = site.pool.put_image(&options, files, (site.series, number.as_bytes()), &NoProgress).unwrap();
+        assert!(site.content(&put) == bytes, "{put:?}");
+    }
+    let options = ImageOptions { named: NamedImage::IsAll, base: ImageBase::None, ..site.options() };
+    let image = only_new(&site, &named).into();
+    let files = ImageFiles { image, changes: Some(map()), named: Some(file_of(&named)) };
+    let refused = site.pool.put_image(&options, files, (site.series, b"4"), &NoProgress);
+    assert!(matches!(refused, Err(TransferError::Top(_))), "{refused:?}");
+}
+
+/// Found by review: the length of a chunk that was new in the same segment was not compared.
+#[test]
+fn regression_a_named_chunk_of_another_length_is_not_there() {
+    let site = Site::new();
+    site.write(&noise(1, 100_000));
+    let mut named = name(&site, &[(0, 100_000)]);
+    let first = named[0];
+    let last = named.last_mut().unwrap();
+    (last.fingerprint, last.bytes) = (first.fingerprint, NamedBytes::InPool);
+    assert_ne!(first.len_bytes, last.len_bytes);
+    let refused = site.put_named((only_new(&site, &named), file_of(&named)), (None, NamedImage::IsAll), "1");
+    assert!(matches!(refused, Err(TransferError::Pool(EngineError::ChunkGone))), "{refused:?}");
+    site.check();
+}
+
 #[test]
 fn names_that_leave_a_change_out_are_of_no_use() {
     let site = Site::new();
