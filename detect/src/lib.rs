@@ -47,6 +47,9 @@ mod alone;
 pub mod cluster;
 mod compare;
 mod error;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod places;
 mod plan;
 mod reading;

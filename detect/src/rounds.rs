@@ -143,6 +143,16 @@ fn decode(job: &[u8; 32], round: u64, bytes: &[u8]) -> Option<Vec<String>> {
     rest.is_empty().then_some(names)
 }
 
+#[cfg(feature = "fuzzing")]
+pub(crate) fn fuzz_file(bytes: &[u8]) {
+    let (job, round) = ([0xab; 32], 7);
+    assert!(decode(&job, round, bytes).is_none_or(|names| encode(&job, round, &names) == bytes));
+    let begin = [MAGIC.as_slice(), &job, &u64::to_le_bytes(round)].concat();
+    let mut file = [begin.as_slice(), bytes].concat();
+    file.extend(XxHash3_64::oneshot(&file).to_le_bytes());
+    assert!(decode(&job, round, &file).is_none_or(|names| encode(&job, round, &names) == file));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

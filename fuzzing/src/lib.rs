@@ -347,6 +347,11 @@ pub fn control(data: &[u8]) {
     dedupfs_tools::fuzz_control_lines(data);
 }
 
+/// Files and connections of rounds of several machines.
+pub fn rounds(data: &[u8]) {
+    dedupfs_detect::fuzzing::fuzz_bytes(data);
+}
+
 /// POSIX access lists, which come from clients.
 pub fn acl(data: &[u8]) {
     use dedupfs_service::acl::{self, Acl};

@@ -231,6 +231,13 @@ fn see(cluster: &Cluster, hello: &Hello, address: SocketAddr) -> Result<()> {
     )))
 }
 
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz_hello(bytes: &[u8]) {
+    let read = |bytes: &[u8]| assert!(Hello::decode(bytes).is_none_or(|hello| hello.encode() == bytes));
+    read(bytes);
+    read(&[MAGIC.as_slice(), bytes].concat());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -33,6 +33,8 @@
 //! broken ones end the round. Behind that check, timely decodes messages of those machines alone.
 
 mod frames;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod join;
 mod lane;
 mod links;
