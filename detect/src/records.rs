@@ -1,4 +1,4 @@
-//! The records of spools and messages, and their bytes.
+//! The records of spools and messages. `docs/format.md` (Beside a pool) has their bytes.
 
 use crate::spool::Spooled;
 use crate::{Ask, Record, Verdict};
@@ -19,7 +19,6 @@ pub(crate) struct Place {
 }
 
 impl Spooled for Numbered {
-    // 32 fingerprint, 4 length, 4 disk, 8 offset, 8 number; numbers are little-endian.
     const BYTES: usize = 56;
 
     fn encode(&self, into: &mut Vec<u8>) {
@@ -42,7 +41,6 @@ impl Spooled for Numbered {
 }
 
 impl Spooled for Place {
-    // 8 number, 4 disk, 4 length, 8 offset, 32 fingerprint, 21 verdict, 3 zeros.
     const BYTES: usize = 80;
 
     fn encode(&self, into: &mut Vec<u8>) {

@@ -1,7 +1,6 @@
 //! Commits of rounds: a file for each, which is made once and never changed.
 //!
-//! `<job, hex>/<round>`: 8 magic, 32 job, 8 round, 4 number of names, then for each name 4 length and its bytes; at last 8 XXH3 of all before. Numbers are
-//! little-endian.
+//! `docs/format.md` (Beside a pool) has the bytes.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};

@@ -4,8 +4,7 @@
 //! in its buffer, which becomes a block at the end of the file. Each block names the one before it of its partition, so memory
 //! holds a few words for each partition. They are read from the last to the first: readers put records in order anyway.
 //!
-//! A block: 4 partition, 4 number in the chain, 8 offset of the block before (its own if there is none), 4 length of the records, 4 zeros, 8 XXH3 of
-//! all before it and of the records; then the records. Numbers are little-endian.
+//! `docs/format.md` (Beside a pool) has the bytes.
 
 use std::fs::File;
 use std::io;

@@ -29,6 +29,7 @@ mod mount;
 mod mount_options;
 mod mountinfo;
 mod notify;
+mod plan_text;
 mod programs;
 mod progress;
 mod ready;

@@ -34,6 +34,7 @@ mod retention;
 mod retention_tables;
 mod rivals;
 mod rivals_tools;
+mod rounds;
 mod scale;
 mod seeking;
 mod series;
@@ -109,6 +110,7 @@ enum Command {
     #[command(alias = "image-nights")]
     ImageNights(images::ImageNights),
     Staged(images::Staged),
+    Rounds(rounds::RoundsArgs),
     Series(series::Series),
     Scale(scale::Scale),
     Million(million::Million),
@@ -140,6 +142,7 @@ fn main() -> ExitCode {
             Command::Images(args) => images::run(&args),
             Command::ImageNights(args) => images::run_nights(&args),
             Command::Staged(args) => images::run_staged(&args),
+            Command::Rounds(args) => rounds::run(&args),
             Command::Series(args) => series::run(&args),
             Command::Scale(args) => scale::run(&args),
             Command::Million(args) => million::run(&args),

@@ -51,7 +51,7 @@ fn build() -> Outcome<PathBuf> {
     }
 }
 
-const PACKAGES: [&str; 6] = ["-p", "dedupfs", "-p", "dedupfs-fuse", "-p", "dedupfs-tools"];
+const PACKAGES: [&str; 8] = ["-p", "dedupfs", "-p", "dedupfs-detect", "-p", "dedupfs-fuse", "-p", "dedupfs-tools"];
 
 /// Returns the path of a program or an example.
 pub fn program(name: &str) -> PathBuf {

@@ -1,8 +1,7 @@
 //! Machines find each other: they connect, and see that they mean the same round of the same job.
 //!
-//! Each machine connects to those before it and listens for those behind it. Both sides say a hello: 8 magic, 4 version, 4 index of the
-//! machine, 4 number of machines, 8 round, 32 job; numbers are little-endian. A connection without the magic is closed, as it is no machine's; a
-//! machine with another hello ends the round for both.
+//! Each machine connects to those before it and listens for those behind it. Both sides say a hello (`docs/format.md`, Beside a pool).
+//! A connection without the magic is closed, as it is no machine's; a machine with another hello ends the round for both.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};

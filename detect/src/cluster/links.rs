@@ -3,7 +3,7 @@
 //! timely reads and writes each connection in a thread of its own, and panics there when that fails. So nothing fails from its view: a [`Link`] notes the
 //! failure, wakes the worker, and holds the thread until the worker is gone. Then the thread unwinds without a word.
 //!
-//! On the wire, the bytes of timely are cut into frames: 1 kind, 4 length (little-endian), bytes. So a machine can say at any time why it ends
+//! On the wire, the bytes of timely are cut into frames (`docs/format.md`, Beside a pool). So a machine can say at any time why it ends
 //! the round, and a connection that merely breaks differs from one that ends. Headers of timely within the frames are checked, too: no message
 //! is longer than [`MESSAGE_BYTES_MAX`](super::frames::MESSAGE_BYTES_MAX), so none makes this machine allocate more.
 

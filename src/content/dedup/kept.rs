@@ -18,7 +18,7 @@ use dedupfs_sync::{RwLock, entropy};
 use super::Deduplicator;
 use crate::limits::KEPT_ANSWERS_MAX;
 
-/// Bytes of a sealed answer: the number of a set of tankers (4), a container or 0 (8), a seal (8).
+/// Bytes of a sealed answer.
 pub const SEALED_BYTES: usize = 20;
 /// Chunks that are asked for at once, at most.
 pub const ASKED_AT_ONCE: usize = 65_536;

@@ -130,16 +130,26 @@ impl FileBody {
             return self.truncate(stream, 0);
         }
         self.remembering(|body| {
-            source.store(0, &mut || {
-                if size_bytes < body.size_bytes() {
-                    body.cut_to(stream, size_bytes)?;
-                }
-                body.finish_stream()?;
-                body.apply_dirty(stream)
-            })?;
+            body.begin_to_follow(stream, source, size_bytes)?;
             let end = body.size_bytes();
             body.rewrite(stream, &Edits::Source { changes, source, end }, threads)?;
             body.append_from(stream, source, changes, size_bytes)
+        })
+    }
+
+    /// Merges what is under way, and cuts off what lies behind the end of the source.
+    pub(super) fn begin_to_follow(
+        &mut self,
+        stream: StreamId,
+        source: &dyn DeltaSource,
+        size_bytes: u64,
+    ) -> Result<()> {
+        source.store(0, &mut || {
+            if size_bytes < self.size_bytes() {
+                self.cut_to(stream, size_bytes)?;
+            }
+            self.finish_stream()?;
+            self.apply_dirty(stream)
         })
     }
 

@@ -85,13 +85,7 @@ impl FileBody {
             return Err(EngineError::Invalid("named chunks leave out the end of a file"));
         }
         self.remembering(|body| {
-            source.store(0, &mut || {
-                if size_bytes < body.size_bytes() {
-                    body.cut_to(stream, size_bytes)?;
-                }
-                body.finish_stream()?;
-                body.apply_dirty(stream)
-            })?;
+            body.begin_to_follow(stream, source, size_bytes)?;
             body.take_ranges(stream, &new, &ranges, &|len_bytes, push| source.store(len_bytes, push))
         })?;
         Ok(ranges)

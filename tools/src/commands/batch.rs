@@ -15,9 +15,6 @@ mod order;
 mod report;
 mod unit;
 
-use std::fs::File;
-use std::io::Read as _;
-use std::path::Path;
 use std::time::Instant;
 
 use dedupfs::Progress as _;
@@ -31,13 +28,11 @@ use crate::control::{Failure, FailureKind};
 use crate::progress::Bars;
 use crate::staged::rule::{Choice, Facts};
 use crate::versions::Directory;
-use crate::{exit, interrupt};
-
-/// Bytes of a plan at most.
-const PLAN_BYTES_MAX: u64 = 16 << 20;
+use crate::{exit, interrupt, plan_text};
 
 pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
-    let plan = read_plan(&args.plan)?;
+    let text = plan_text::read(&args.plan)?;
+    let plan = Plan::parse(&text).map_err(|why| plan_text::is_none(&args.plan, &why))?;
     let pool = Directory::open(&plan.pool).map_err(|failure| {
         let (shown, why) = (plan.pool.display(), &failure.message);
         FailureKind::Usage.because(format!("the pool of the plan, {shown}: is it mounted? {why}"))
@@ -61,18 +56,6 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     let report = BatchReport::new(disks, begun.elapsed());
     exit::print_message(args.json, "batch", &report, report::batch)?;
     Ok(if report.is_complete() { exit::OK } else { exit::PARTLY })
-}
-
-fn read_plan(path: &Path) -> Result<Plan, Failure> {
-    let shown = path.display();
-    let cannot = |error: std::io::Error| Failure::failed(format!("cannot read the plan {shown}: {error}"));
-    let file = File::open(path).map_err(cannot)?;
-    let mut text = String::new();
-    file.take(PLAN_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
-    if text.len() as u64 > PLAN_BYTES_MAX {
-        return Err(FailureKind::Usage.because(format!("{shown} is no plan: it has more than {PLAN_BYTES_MAX} bytes")));
-    }
-    Plan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))
 }
 
 /// Returns the numbers of the disks whose names a pattern has; of all, without patterns.

@@ -9,8 +9,6 @@ mod landing;
 mod report;
 
 use std::cell::Cell;
-use std::fs::File;
-use std::io::Read as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -25,10 +23,8 @@ use self::report::ClusterReport;
 use crate::args::cluster::ClusterArgs;
 use crate::control::{Failure, FailureKind};
 use crate::progress::Bars;
-use crate::{access, exit, interrupt};
+use crate::{access, exit, interrupt, plan_text};
 
-/// Bytes of a plan at most.
-const PLAN_BYTES_MAX: u64 = 16 << 20;
 /// Memory for spools and a partition, so that the process takes at most 35 MB.
 const MEMORY_BYTES: u64 = 10 << 20;
 /// Time between two attempts to meet.
@@ -135,16 +131,8 @@ fn failure(error: Error) -> Failure {
 
 /// Reads a plan. Also returns its hash: machines with other plans do not fit together.
 fn read_plan(path: &Path) -> Result<(ClusterPlan, [u8; 32]), Failure> {
-    let shown = path.display();
-    let cannot = |error: std::io::Error| Failure::failed(format!("cannot read the plan {shown}: {error}"));
-    let file = File::open(path).map_err(cannot)?;
-    let mut text = String::new();
-    file.take(PLAN_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
-    if text.len() as u64 > PLAN_BYTES_MAX {
-        return Err(FailureKind::Usage.because(format!("{shown} is no plan: it has more than {PLAN_BYTES_MAX} bytes")));
-    }
-    let plan =
-        ClusterPlan::parse(&text).map_err(|why| FailureKind::Usage.because(format!("{shown} is no plan: {why}")))?;
+    let text = plan_text::read(path)?;
+    let plan = ClusterPlan::parse(&text).map_err(|why| plan_text::is_none(path, &why))?;
     let cutter = Cutting::new("mincdc", 8192, "blake3").cutter().map_err(Failure::failed)?;
     Ok((plan, cutter.fingerprint(text.as_bytes()).0))
 }

@@ -1,12 +1,6 @@
 //! Named chunks of an image, as staged detection gives them: a file of records in the order of the image. Nothing in it is believed: the
 //! chunks must lie in order within the image, and an answer without a seal of this mount is looked up again.
-//!
-//! | bytes | record of 64 bytes, numbers little endian |
-//! |---|---|
-//! | 8 | offset in the image |
-//! | 4 | length; the highest bit is set if the bytes come from the source |
-//! | 32 | fingerprint; zeros for zeros, of any length |
-//! | 20 | sealed answer; zeros for none |
+//! `docs/format.md` (Beside a pool) has the bytes.
 //!
 //! The file lives as long as a put, so it is not part of the pool's format.
 
