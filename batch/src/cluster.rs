@@ -24,7 +24,8 @@ const DISKS_OF_A_ROUND_MAX: usize = 400;
 pub struct ClusterPlan {
     /// The mount, or a directory in it, at the first machine.
     pub pool: PathBuf,
-    /// A directory on a disk of each machine: one of its name in it is for spools and committed rounds, at the first also for new chunks.
+    /// A directory on a disk of each machine. Each uses a directory in it with its own name: for spools and notes of rounds, the first one also for
+    /// new chunks.
     pub work: PathBuf,
     /// Name of the versions of this night.
     pub night: String,

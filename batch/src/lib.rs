@@ -4,7 +4,7 @@
 //! - [`cluster`]: plans of several machines whose disks go into one pool, with duplicates detected in stages.
 //! - [`source`]: drivers that bring a disk to a point in time, and let go of it.
 //! - [`schedule`]: which disk is read when. Pure functions. Plans use lists; rounds, as the batch paper has them, draw its figures.
-//! - [`model`]: the seconds of a machine with staged detection, by the paper's own figures, for its tables.
+//! - [`model`]: the seconds of a machine with detection in stages, by the paper's own figures, for its tables.
 //!
 //! `dedupfs batch` runs a plan. Source: "Parallel batch deduplication for VM backup", sections 4 and 5. ("The paper" in this crate.)
 

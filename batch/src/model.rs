@@ -1,4 +1,4 @@
-//! The seconds of a machine that backs disks up with staged detection, from the paper's figures.
+//! The seconds of a machine that backs disks up with detection in stages, from the paper's figures.
 //!
 //! All of its table 1 follows from four terms: two scans of the dirty segments, writing of the new blocks, the exchange of requests, and
 //! the seeks of request buffers. Two inputs are fitted to that table: the share of memory that serves as request buffers, and the mean size

@@ -21,7 +21,7 @@ pub enum Error {
     },
     /// A spool gave other bytes than were written to it.
     #[error(
-        "a spool in {} is damaged at byte {at}: {why}; repeat the round, with spools on another disk if this comes again",
+        "a spool in {} is damaged at byte {at}: {why}; repeat it, with spools on another disk if this comes again",
         .directory.display()
     )]
     Spool {
@@ -33,7 +33,7 @@ pub enum Error {
         why: &'static str,
     },
     /// The pool gave no answer, or one that cannot be.
-    #[error("the pool does not answer: {0}; see that it is mounted, and repeat the round")]
+    #[error("the pool does not answer: {0}; see that it is mounted, and repeat it")]
     Pool(String),
     /// A disk cannot be read, or its machine gives asks that cannot be.
     #[error("disk {disk} cannot be backed up: {why}")]

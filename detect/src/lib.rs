@@ -4,7 +4,8 @@
 //! partition at a time. So a machine needs memory for one partition alone, and the index of the pool is read from its begin to its end. Then each
 //! machine reads again only the chunks that are new. Prefer `dedupfs batch` on a machine that has memory for filters: it reads once.
 //!
-//! The pool checks all that it is given. The detector saves work and traffic, so a mistake of it never loses data.
+//! The pool checks answers, and the bytes of new chunks that come from other machines. It cannot check that a disk has the chunk that a record names at its place: a mistake there is wrong content. So blocks of spools and parcels
+//! bear sums, and each machine compares a sum over all chunks that it cut with one over those that come back.
 //!
 //! Source: "Parallel batch deduplication for VM backup", section 3. ("The paper" in this crate.)
 //!
@@ -17,7 +18,7 @@
 //! | 1b | one partition at a time comes into memory, is sorted, and the pool is asked for its different chunks |
 //! | 2a | verdicts are spooled by position |
 //! | 2b | each spool comes into memory and is put in order; new chunks are read again |
-//! | 3a to 4b | not needed: [`Verdict::Repeated`] takes the place of references to chunks that are new in the round |
+//! | 3a to 4a | not needed: [`Verdict::Repeated`] takes the place of references to chunks that are new in the round |
 //!
 //! # Memory
 //! With the plan's memory as M, and `p` machines:
@@ -28,7 +29,7 @@
 //! | a partition of asks, 56 bytes each | 1b | M / 2 |
 //! | buffers of the spools by position | 1b, 2a | M / 4 |
 //! | chunks and answers under way | 1b | M / 5; in a cluster 2 MB more at machine 0 for each other one at worst |
-//! | records of a spool by position, 80 bytes each | 2b | M / 2 |
+//! | records of a spool by position, 88 bytes each | 2b | M / 2 |
 //! | send buffers | 1a, 2a, 2b | 1 MiB, in a cluster |
 //! | parcels under way | 1a, 2a, 2b | [`Window`]: 1.5 MiB sent, and as much from each other machine, in a cluster |
 //! | slabs of timely | all | some 3 MiB for each other machine |

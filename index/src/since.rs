@@ -12,7 +12,7 @@ use crate::lookup::Means;
 use crate::open::{Grouped, Held, shard_of};
 use crate::sealed::SealedSet;
 
-/// A location, and whether the sealed tankers gave it.
+/// An answer, and whether it can be kept: all can but locations that memory gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Kept {
     /// The location; `None` if the index does not have the fingerprint.

@@ -50,8 +50,8 @@ pub(crate) use self::get::get;
 pub use self::pace::Pace;
 pub use self::put::{
     ANSWER_BYTES, BaseChoice, CHECKED_XATTR, Cutter, Cutting, ImageBase, ImageFiles, ImageOptions, ImageReport,
-    NAMED_RECORD_BYTES, NAMED_ZEROS_BYTES_MAX, NamedImage, Owner, PutOptions, QUESTION_BYTES, RACY_MS, TOKEN_BYTES_MAX,
-    TOKEN_XATTR, VerifyImage, VersionOptions, encode_named,
+    NAMED_RECORD_BYTES, NamedImage, Owner, PutOptions, QUESTION_BYTES, RACY_MS, TOKEN_BYTES_MAX, TOKEN_XATTR,
+    VerifyImage, VersionOptions, encode_named,
 };
 pub(crate) use self::put::{answer, put, put_image, put_version};
 pub use self::thaw::ThawReport;

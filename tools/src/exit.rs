@@ -62,7 +62,7 @@ pub(crate) const HELP_OF_ALL: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;
   4 pool in use; 5 no space; 6 pool damaged; 7 FUSE unavailable; 8 mountpoint absent, taken or busy.
   put and get: 9 copied, but not all of it. put: 10 the map of changes is wrong, so all of the image was read (11 is reserved).
-  batch: 9 a disk is not stored, or has a problem.
+  batch, cluster: 9 a disk is not stored, or has a problem.
   forget and prune: 9 not all of them removed.
   freeze: 9 not all of them frozen.
   mkfs: 10 the directory is taken. fsck and scrub have their own, as e2fsck: 0 clean; 1 corrected; 4 errors left;
@@ -82,7 +82,7 @@ const TABLE: [(u8, &str); 28] = [
     (7, "`mount`"),
     (8, "`mount`, `umount`"),
     (9, "`put`, `get`"),
-    (9, "`batch`"),
+    (9, "`batch`, `cluster`"),
     (9, "`forget`, `prune`"),
     (9, "`freeze`"),
     (9, "`dedupfs-gc`"),
@@ -270,7 +270,7 @@ mod tests {
             assert!(has(fsck_code(kind), CHECKS), "fsck: {kind:?}");
             assert!(has(mount_code(kind), HELPERS), "mount.dedupfs: {kind:?}");
         }
-        for commands in ["`put`, `get`", "`batch`", "`forget`, `prune`", "`freeze`", "`dedupfs-gc`"] {
+        for commands in ["`put`, `get`", "`batch`, `cluster`", "`forget`, `prune`", "`freeze`", "`dedupfs-gc`"] {
             assert!(has(PARTLY, commands), "{commands}");
         }
         for code in [FSCK_CORRECTED, FSCK_UNCORRECTED, FSCK_ENDED_EARLY] {

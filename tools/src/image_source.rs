@@ -113,7 +113,7 @@ impl ImageSource {
 }
 
 impl ImageSource {
-    /// Returns what of the image staged detection reads: the changes since the base or, without a map, all but the known zeros.
+    /// Returns what of the image detection in stages reads: the changes since the base or, without a map, all but the known zeros.
     pub(crate) fn to_detect(&self) -> Vec<Change> {
         let changes = match (&self.changes, &self.medium) {
             (Some(changes), _) => return segments(changes, self.size_bytes),

@@ -1,4 +1,4 @@
-//! Rounds: all jobs of a round begin together, and end together, because the stages of staged detection are in step on all hosts. A round
+//! Rounds: all jobs of a round begin together, and end together, because the stages of detection in stages are in step on all hosts. A round
 //! takes as long as its most loaded host.
 
 use std::collections::BinaryHeap;

@@ -202,3 +202,21 @@ impl Lane {
         self.inbox.borrow_mut().pop_front()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parcel_whose_bytes_changed_is_refused() {
+        let bytes = vec![7; 1000];
+        let parcel =
+            |bytes: &[u8]| Parcel { to: 0, from: 3, bytes: bytes.to_vec(), sum: XxHash3_64::oneshot(&[7; 1000]) };
+        assert_eq!(parcel(&bytes).whole().unwrap().bytes, bytes);
+        for at in [0, 500, 999] {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 4;
+            assert!(matches!(parcel(&damaged).whole(), Err(crate::Error::Lost { machine: 3, .. })));
+        }
+    }
+}

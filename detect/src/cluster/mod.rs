@@ -14,10 +14,10 @@
 //! In the paper, further copies of a chunk that is new in this round ("dup-with-new") wait for its reference: stages 3a to 4a bring it. Here they are
 //! [`Repeated`](crate::Verdict::Repeated), and these stages are not needed: all asks of a fingerprint meet at its one owner, so the first
 //! place in the order of (disk, offset) is known there, and machine 0 stores disks in the order of their numbers. So the chunk is there before anything
-//! else names it.
+//! else names it, unless the disk with its first place could not be put: then disks with further places cannot be, either.
 //!
 //! # Failures
-//! A round commits as a whole or not at all. Any error at any machine ends it at all of them, and each error names the machine it came from. A
+//! A round commits once or not at all. [`Landing::finish`] may commit one whose disks were not all stored: it names those that were. Any error at any machine ends it at all of them, and each error names the machine it came from. A
 //! process that is killed is noticed at once; a connection without an answer is given up after ten seconds. A machine that merely hangs is not
 //! noticed: the others wait for it, and their callers' `watch` may end the round. When machine 0 has committed, the
 //! others may fail to hear of it: [`Rounds`](crate::Rounds) at machine 0 tells.
@@ -83,11 +83,11 @@ pub struct Cluster {
 /// The parcels of a machine that may be under way: those of the present turn and of `turns` before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// Calls of [`Disks::next`] a turn: segments.
+    /// Calls of [`Disks::next`] in a turn of stage 1a, 1 at least.
     pub turn_calls: u64,
-    /// Bytes of a turn.
+    /// Bytes with which a turn ends.
     pub turn_bytes: usize,
-    /// Turns that need not have arrived.
+    /// Turns that need not have arrived, the present one included; 1 at least.
     pub turns: u64,
 }
 
@@ -153,6 +153,9 @@ impl Cluster {
     fn check(&self, has_pool: bool) -> Result<()> {
         let (machines, disks) = (self.machines.len(), self.machine_of_disk.len());
         let refused = |why: String| Err(Error::Refused(why));
+        if self.window.turn_calls == 0 || self.window.turns == 0 {
+            return refused("a window has one call and one turn at least".into());
+        }
         if self.me >= machines || machines > MACHINES_MAX || disks > DISKS_MAX {
             return refused(format!(
                 "machine {} of {machines} with {disks} disks is beyond the limits of a round",

@@ -1,4 +1,4 @@
-//! Answers that are given long before the chunks come: staged detection asks for the chunks of a disk in the order of the index, and the
+//! Answers that are given long before the chunks come: detection in stages asks for the chunks of a disk in the order of the index, and the
 //! chunks come in the order of the disk ("Parallel batch deduplication for VM backup", section 3).
 //!
 //! An answer leaves the engine and comes back, so it bears a seal: one that is damaged, changed, or of another mount says nothing, and the
@@ -23,9 +23,10 @@ pub const SEALED_BYTES: usize = 20;
 /// Chunks that are asked for at once, at most.
 pub const ASKED_AT_ONCE: usize = 65_536;
 
-/// The reason why such a pool takes no chunks by name.
-pub(super) const COMPARES: EngineError =
-    EngineError::Invalid("this pool compares bytes, and trusts no fingerprint: put the image without --staged");
+/// The reason why a pool that compares bytes takes no chunks by name.
+pub(super) const COMPARES: EngineError = EngineError::Invalid(
+    "this pool compares bytes, and trusts no fingerprint: duplicates cannot be detected in stages",
+);
 
 /// The index's answer about a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,4 +1,4 @@
-//! Following a source of whose changes the chunks are named already: staged detection has cut them and asked the pool for them.
+//! Following a source of whose changes the chunks are named already: detection in stages has cut them and asked the pool for them.
 //!
 //! 1. The named chunks make a file of their own, with holes where nothing changed. Those that the pool has are taken by their
 //!    fingerprints, the others are read from the source.
@@ -24,7 +24,7 @@ const NAMED_AT_ONCE: usize = 256;
 /// The place of a named chunk's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NamedBytes {
-    /// The pool has them, or an earlier chunk of the same round brings them.
+    /// The pool has them, or a named chunk that is stored before this one brings them.
     InPool,
     /// The source has them.
     InSource,
@@ -50,7 +50,7 @@ pub struct NamedChunk {
 pub struct NamedRules<'a> {
     /// Takes their answers. The body's context must have it.
     pub kept: &'a KeptAnswers,
-    /// Bytes of the source must have the fingerprint that was named. Else they count as they are.
+    /// Whether bytes of the source that have another fingerprint than was named are an error. If not, they are stored as they are.
     pub is_strict: bool,
 }
 

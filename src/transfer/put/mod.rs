@@ -26,7 +26,7 @@ pub use self::frozen::BaseChoice;
 pub(crate) use self::frozen::put_version;
 pub use self::image::{
     ANSWER_BYTES, CHECKED_XATTR, Cutter, Cutting, ImageBase, ImageFiles, ImageOptions, ImageReport, NAMED_RECORD_BYTES,
-    NAMED_ZEROS_BYTES_MAX, NamedImage, QUESTION_BYTES, TOKEN_BYTES_MAX, TOKEN_XATTR, VerifyImage, encode_named,
+    NamedImage, QUESTION_BYTES, TOKEN_BYTES_MAX, TOKEN_XATTR, VerifyImage, encode_named,
 };
 pub(crate) use self::image::{answer, put_image};
 pub use self::options::{Owner, PutOptions, RACY_MS, VersionOptions};

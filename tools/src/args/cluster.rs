@@ -8,9 +8,9 @@ use crate::exit;
 
 /// Puts disks of several machines into one pool, each duplicate found across all of them: run it at each machine, with the same plan.
 ///
-/// Machines read changed segments, cut them, and ask for the chunks in the order of the pool's index, in at most 35 MB of memory. Only chunks that
-/// are new travel to the first machine, which has the pool. Disks must stand still: snapshots. A round of disks is stored as a whole or not at
-/// all; started again, the command goes on with the first round that is not. Traffic is not encrypted: use a private network. The guide has
+/// Machines read changed segments, cut them, and ask for the chunks in the order of the pool's index, in at most 35 MB of memory with up to four machines. Only chunks that
+/// are new travel to the first machine, which has the pool. Disks must stand still: snapshots. A round is committed once, when each of its
+/// disks was put or has a problem; started again, the command goes on with the first round that is not committed. Traffic is not encrypted: use a private network. The guide has
 /// the form of a plan.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_DISKS)]

@@ -25,7 +25,7 @@ use crate::control::{Failure, FailureKind};
 use crate::progress::Bars;
 use crate::{access, exit, interrupt, plan_text};
 
-/// Memory for spools and a partition, so that the process takes at most 35 MB.
+/// Memory for spools and a partition: with up to four machines the process takes at most 35 MB ("Memory" of `dedupfs-detect`).
 const MEMORY_BYTES: u64 = 10 << 20;
 /// Time between two attempts to meet.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
         .map_err(|error| Failure::failed(format!("cannot make the directory {}: {error}", plan.work.display())))?;
     let rounds = Rounds::new(&plan.work);
     let (round_of, mut report) = (plan.round_of_disks(), ClusterReport::new(&plan, me));
-    let committed = rounds.committed(&job).map_err(failure)?;
+    let committed = rounds.committed(&job).map_err(|error| failure(&plan, error))?;
     for damaged in &committed.damaged {
         exit::tell(&format!("dedupfs: {damaged}\n"));
     }
@@ -84,9 +84,9 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
         match dedupfs_detect::run(&cluster, &mut machine, pool, &watch) {
             Ok(tally) => {
                 report.add(&tally, landing.map(PoolLanding::into_outcomes).unwrap_or_default());
-                // It may have been committed before, and the machine with the pool have lost its note.
+                // If the machine with the pool lost its note, a round comes twice: this one has noted it already.
                 if me != WITH_POOL && rounds.names(&job, round).ok().flatten().is_none() {
-                    rounds.commit(&job, round, &[]).map_err(failure)?;
+                    rounds.commit(&job, round, &[]).map_err(|error| failure(&plan, error))?;
                 }
                 (round, attempts) = (round + 1, 0);
                 come_until = Instant::now() + joins_within;
@@ -114,7 +114,7 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
                 attempts += 1;
                 come_until = Instant::now() + joins_within;
             }
-            Err(error) => return Err(failure(error)),
+            Err(error) => return Err(failure(&plan, error)),
         }
     }
     bars.finish();
@@ -122,17 +122,29 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
     Ok(if report.is_complete() { exit::OK } else { exit::PARTLY })
 }
 
-fn failure(error: Error) -> Failure {
-    match error {
-        Error::Ended => Failure::failed("interrupted"),
-        error => Failure::failed(error.to_string()),
-    }
+/// Says an error with the names of the plan.
+fn failure(plan: &ClusterPlan, error: Error) -> Failure {
+    let machine = |index: usize| plan.machines.get(index).map_or("?", |machine| machine.name.as_str());
+    let disk = |number: u32| plan.disks.get(number as usize).map_or("?", |disk| disk.name.as_str());
+    Failure::failed(match error {
+        Error::Ended => "interrupted".to_owned(),
+        Error::Disk { disk: number, why } => format!("disk {} cannot be backed up: {why}", disk(number)),
+        Error::Lost { machine: index, why } => {
+            format!("machine {} is lost: {why}; see that it and the network are up", machine(index))
+        }
+        Error::Failed { machine: index, why } => format!("machine {} ended the round: {why}", machine(index)),
+        Error::OtherRound { machine: index, round, here } => {
+            format!("machine {} is at round {round}, not {here}; start all machines anew", machine(index))
+        }
+        error => error.to_string(),
+    })
 }
 
 /// Reads a plan. Also returns its hash: machines with other plans do not fit together.
 fn read_plan(path: &Path) -> Result<(ClusterPlan, [u8; 32]), Failure> {
     let text = plan_text::read(path)?;
     let plan = ClusterPlan::parse(&text).map_err(|why| plan_text::is_none(path, &why))?;
+    // Only its hash is used: the plan decides how disks are cut.
     let cutter = Cutting::new("mincdc", 8192, "blake3").cutter().map_err(Failure::failed)?;
     Ok((plan, cutter.fingerprint(text.as_bytes()).0))
 }

@@ -11,6 +11,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::control::{ControlClient, Failure};
 
+const _: () = assert!(dedupfs_detect::ASKED_AT_ONCE <= dedupfs::transfer::ASKED_AT_ONCE);
+
 /// The index of a mounted pool. Memory: the questions of one call, and their answers.
 pub(crate) struct DaemonIndex<D> {
     daemon: D,
@@ -31,7 +33,7 @@ fn is_zero(chunk: &Chunk) -> bool {
 }
 
 impl<D: BorrowMut<ControlClient>> Pool for DaemonIndex<D> {
-    /// Every pool has zeros.
+    /// Answers that zeros are known, and asks the daemon for the others.
     fn ask(&mut self, chunks: &[Chunk]) -> Result<Vec<Answer>> {
         let failed = |error: std::io::Error| Error::Pool(format!("questions cannot be exchanged: {error}"));
         self.bytes.clear();

@@ -1,4 +1,4 @@
-//! Staged detection of duplicates (`dedupfs-detect`) in front of a pool: the changed segments of an image are cut here, the daemon is asked
+//! Detection of duplicates in stages (`dedupfs-detect`) in front of a pool: the changed segments of an image are cut here, the daemon is asked
 //! for their chunks in the order of its index, and it gets the chunks by name. It reads again only those that are new.
 //!
 //! - [`segments`]: the parts of an image that are read, from a map of changes;

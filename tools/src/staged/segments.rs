@@ -1,4 +1,4 @@
-//! The segments of an image that staged detection reads: 2 MiB, as in "Parallel batch deduplication for VM backup", section 3. Larger ones
+//! The segments of an image that detection in stages reads: 2 MiB, as in "Parallel batch deduplication for VM backup", section 3. Larger ones
 //! than the changes themselves, because a cut chunk at each end of a range costs a read and a new chunk.
 
 use dedupfs::transfer::{Change, Changes};

@@ -61,7 +61,15 @@ pub fn run(args: &Staged) -> Outcome {
     let image = ram.join("image.raw");
     println!(
         "{}",
-        table::head(&["put", "seconds", "of the arm", "seeks", "MB read of the index", "read again", "MB of memory"])
+        table::head(&[
+            "put",
+            "seconds",
+            "of the arm",
+            "seeks",
+            "MB read of the index",
+            "read by the daemon",
+            "MB of memory"
+        ])
     );
     for (name, option) in [("while it is read", "--image"), ("in stages", "--staged")] {
         // The same known blocks, and new ones.

@@ -4,7 +4,8 @@
 //! 2. A map names the ranges that changed since. Without a map or a base, or if the base's *token* is not that of the state at which the map
 //!    begins, everything counts as changed. Without a token the base is taken as it is.
 //! 3. Maps lie. [`sample`] compares unchanged content with the source by fingerprints. A difference means that everything is read.
-//! 4. [`FileBody::follow`](dedupfs_content::FileBody::follow) reads what changed, and shares the rest.
+//! 4. [`FileBody::follow`](dedupfs_content::FileBody::follow) reads what changed, and shares the rest. If the chunks of the changes were named
+//!    ([`mod@named`]), [`FileBody::follow_named`](dedupfs_content::FileBody::follow_named) takes those that the pool has.
 //! 5. The file gets the attributes of the source, and the token of its own state, for the next put.
 //!
 //! Batch deduplication for VM backup (section 3) does this with segments of 2 MiB, and checks nothing.
@@ -41,9 +42,7 @@ pub use self::base::ImageBase;
 use self::base::{Base, Checked};
 use self::named::Named;
 pub(crate) use self::named::answer;
-pub use self::named::{
-    ANSWER_BYTES, Cutter, Cutting, NAMED_RECORD_BYTES, NAMED_ZEROS_BYTES_MAX, QUESTION_BYTES, encode_named,
-};
+pub use self::named::{ANSWER_BYTES, Cutter, Cutting, NAMED_RECORD_BYTES, QUESTION_BYTES, encode_named};
 pub use self::sample::VerifyImage;
 use self::source::Source;
 use super::super::tally::Tally;
@@ -112,7 +111,7 @@ pub struct ImageOptions {
     pub owner: Option<Owner>,
 }
 
-/// The named chunks of an image: staged detection cut them, and asked for them.
+/// The named chunks of an image: detection in stages cut them, and asked for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum NamedImage {
     /// None: what changed is read and cut here.
@@ -156,7 +155,7 @@ pub struct ImageReport {
     /// Why everything was read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub full_because: Option<String>,
-    /// Bytes of chunks that were not read, because the pool had them by their names.
+    /// Bytes that the named chunks cover and that were not read: the pool had them, or they are zeros.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub named_bytes: Option<u64>,
     /// The first ranges that the map called unchanged, or zeros, and that are something else. Everything was read then.

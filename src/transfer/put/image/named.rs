@@ -1,4 +1,4 @@
-//! Named chunks of an image, as staged detection gives them: a file of records in the order of the image. Nothing in it is believed: the
+//! Named chunks of an image, as detection in stages gives them: a file of records in the order of the image. Nothing in it is believed: the
 //! chunks must lie in order within the image, and an answer without a seal of this mount is looked up again.
 //! `docs/format.md` (Beside a pool) has the bytes.
 //!
@@ -21,8 +21,6 @@ use crate::engine::Core;
 
 /// Bytes of a record.
 pub const NAMED_RECORD_BYTES: usize = 64;
-/// Longest run of zeros of one record.
-pub const NAMED_ZEROS_BYTES_MAX: u64 = 1 << 30;
 const IN_SOURCE: u32 = 1 << 31;
 
 /// Encodes a named chunk.
@@ -192,7 +190,7 @@ pub const QUESTION_BYTES: usize = 36;
 /// Bytes of its answer: 1 if the pool has it, and the sealed answer.
 pub const ANSWER_BYTES: usize = 1 + SEALED_BYTES;
 
-/// Answers the questions of staged detection.
+/// Answers the questions of detection in stages.
 ///
 /// # Errors
 /// A part of a question; too many; those of [`Deduplicator::answer_ahead`](dedupfs_content::Deduplicator::answer_ahead).

@@ -23,8 +23,8 @@ use crate::staged::index::DaemonIndex;
 use crate::staged::names::Names;
 use crate::versions::Directory;
 
-/// Why a disk must be put in another way.
-const READ_IT: &str = "put it with `dedupfs put --image`, or leave `changed` out";
+/// The step that helps where what was read is not enough.
+const READ_IT: &str = "leave `changed` out, or put it with `dedupfs put --image`";
 
 /// Bytes of named chunks that are written at once: there are many disks.
 const BUFFER_BYTES: usize = 4 << 10;
@@ -83,7 +83,10 @@ impl<'a> PoolLanding<'a> {
             let number = u32::try_from(disk).unwrap_or(u32::MAX);
             landed.insert(number, Landed { names: Names::new(&plan.work, BUFFER_BYTES)?, new, ranges: Vec::new() });
         }
-        let (index, pool) = (DaemonIndex::new(daemon)?, directory.place.pool);
+        let (mut index, pool) = (DaemonIndex::new(daemon)?, directory.place.pool);
+        // A pool that takes no chunks by name says so before disks are read.
+        let nobody = Chunk { fingerprint: [1; 32], len_bytes: 1 };
+        index.ask(&[nobody]).map_err(|error| Failure::failed(error.to_string()))?;
         Ok(Self { plan, rounds, round, index, pool, landed, outcomes: Vec::new(), progress })
     }
 
@@ -98,7 +101,7 @@ impl<'a> PoolLanding<'a> {
         disk.token.clone().unwrap_or_else(of_job)
     }
 
-    /// Puts a disk. A version with its token that is there already was put by a round that was not committed.
+    /// Puts a disk. Returns none if its version, with its token, is there already: a round that was not committed put it.
     fn put(&self, disk: &ClusterDisk, landed: Landed) -> std::result::Result<Option<TransferReport>, Failure> {
         let directory = self.plan.pool.join(&disk.name);
         let destination = directory.join(&self.plan.night);
@@ -107,9 +110,10 @@ impl<'a> PoolLanding<'a> {
             let image = ImageVersion::of(&destination).ok().flatten().filter(|_| is_version);
             return match image.and_then(|image| image.token) {
                 Some(token) if token == self.token(disk) => Ok(None),
-                _ => {
-                    Err(Failure::failed(format!("{} is there already, and is another version", destination.display())))
-                }
+                _ => Err(Failure::failed(format!(
+                    "{} is there already, and is another version: choose another night",
+                    destination.display()
+                ))),
             };
         }
         let failed =
@@ -139,7 +143,12 @@ impl<'a> PoolLanding<'a> {
         let request = PutImageRequest { into: hidden.ino, name: to.name.as_bytes().to_vec(), options };
         let files = (landed.new.as_fd(), Some(named.as_fd()), map.as_ref().map(AsFd::as_fd));
         let mut daemon = inside::daemon(&self.pool, inside::COPIES_NEED_NO_DAEMON)?;
-        let put = daemon.put_image(request, files, self.progress).and_then(|report| {
+        let put = daemon.put_image(request, files, self.progress);
+        let advised = |failure: Failure| match disk.changed {
+            Some(_) => failure.kind.because(format!("{}: {READ_IT}", failure.message)),
+            None => failure,
+        };
+        let put = put.map_err(advised).and_then(|report| {
             hidden.give_name(&to.name, &destination)?;
             to.directory.sync_all().map_err(failed)?;
             Ok(report)
@@ -183,7 +192,6 @@ impl Landing for PoolLanding<'_> {
             if self.progress.is_cancelled() && put.is_err() {
                 return Err(Error::Ended);
             }
-            let put = put.map_err(|failure| Failure::failed(format!("{}: {READ_IT}", failure.message)));
             if put.is_ok() {
                 stored.push(disk.name.clone());
             }

@@ -16,6 +16,8 @@ pub(super) struct DiskOutcome {
     name: String,
     /// It has its version.
     stored: bool,
+    /// An attempt before this one put it.
+    was_there: bool,
     size_bytes: u64,
     /// Bytes of new chunks that came.
     read_bytes: u64,
@@ -25,6 +27,7 @@ pub(super) struct DiskOutcome {
 
 impl DiskOutcome {
     pub(super) fn new(name: &str, put: Result<Option<TransferReport>, Failure>) -> Self {
+        let was_there = matches!(put, Ok(None));
         let (report, problem) = match put {
             Ok(report) => (report, None),
             Err(failure) => (None, Some(failure.message)),
@@ -33,6 +36,7 @@ impl DiskOutcome {
         Self {
             name: name.to_owned(),
             stored: problem.is_none(),
+            was_there,
             size_bytes: image.map_or(0, |image| image.size_bytes),
             read_bytes: image.map_or(0, |image| image.read_bytes),
             new_bytes: report.as_ref().and_then(|report| report.version.as_ref()).map_or(0, |made| made.new_bytes),
@@ -98,6 +102,7 @@ pub(super) fn text(report: &ClusterReport) -> String {
     for disk in &report.disks {
         let _ = match &disk.problem {
             Some(problem) => writeln!(text, "{}: NOT STORED: {problem}", disk.name),
+            None if disk.was_there => writeln!(text, "{}: stored by an attempt before", disk.name),
             None => writeln!(
                 text,
                 "{}: stored, {}, of which {} came, new {}",

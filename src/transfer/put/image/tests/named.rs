@@ -12,7 +12,7 @@ use super::*;
 use crate::pool::format_on;
 use crate::upkeep::reclaim::ReclaimOptions;
 
-/// Names the chunks of these ranges of the source, as staged detection does.
+/// Names the chunks of these ranges of the source, as detection in stages does.
 fn name(site: &Site, ranges: &[(u64, u64)]) -> Vec<NamedChunk> {
     let cutter = site.pool.cutting().cutter().unwrap();
     let source = fs::read(site.source()).unwrap();
