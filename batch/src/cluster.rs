@@ -138,6 +138,9 @@ impl ClusterPlan {
         if !is_name_of_disk(&self.night) || self.night.contains('/') {
             return Err("night is the name of the versions, such as \"2026-11-27\"".to_owned());
         }
+        if !self.pool.is_absolute() || !self.work.is_absolute() {
+            return Err("pool and work are absolute paths".to_owned());
+        }
         let (mut names, mut addresses) = (HashSet::new(), HashSet::new());
         for machine in &self.machines {
             if !is_name_of_disk(&machine.name) || machine.name.contains('/') {
@@ -159,6 +162,15 @@ impl ClusterPlan {
             if self.machine(machine).is_none() {
                 return Err(format!("disk {name}: there is no machine {machine}"));
             }
+            let tokens = [&disk.token_from, &disk.token].into_iter().flatten();
+            if let Some(token) = tokens.into_iter().find(|token| !is_token(token)) {
+                return Err(format!("disk {name}: token {token:?}: a token is 1 to 255 letters, digits and ._:-"));
+            }
+            if disk.changed.is_none() && disk.token_from.is_some() {
+                return Err(format!(
+                    "disk {name}: token_from says where a map of changes begins: give changed as well"
+                ));
+            }
             if disk.changed.is_some() && (disk.token_from.is_none() || disk.token.is_none()) {
                 let why = "a map of changes needs token_from and token, the states between which it tells changes";
                 return Err(format!("disk {name}: {why}"));
@@ -177,6 +189,11 @@ impl ClusterPlan {
             _ => Ok(()),
         }
     }
+}
+
+fn is_token(text: &str) -> bool {
+    (1..=255).contains(&text.len())
+        && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "._:-".contains(letter))
 }
 
 #[cfg(test)]
@@ -231,6 +248,9 @@ mod tests {
             ("db/vda", "../vda", "name is a path"),
             ("machine = \"b\"", "machine = \"c\"", "no machine c"),
             ("token = \"two\"", "", "needs token_from and token"),
+            ("token = \"two\"", "token = \"t 2\"", "letters, digits"),
+            ("changed = \"/maps/web\"", "", "give changed as well"),
+            ("/var/lib/work", "work", "absolute"),
         ] {
             let error = ClusterPlan::parse(&PLAN.replacen(before, after, 1)).expect_err(after);
             assert!(error.contains(named), "{after}: {error}");

@@ -69,6 +69,12 @@ pub enum Error {
         /// The round of this machine.
         here: u64,
     },
+    /// Machine 0 has no more rounds.
+    #[error("all rounds are over; {failed} disks of this machine are not stored")]
+    Over {
+        /// Disks of this machine that are not stored.
+        failed: u32,
+    },
     /// A machine, a request or a file does not fit to the round.
     #[error("{0}")]
     Refused(String),

@@ -59,7 +59,7 @@ mod rounds;
 mod spool;
 
 pub use alone::alone;
-pub use cluster::{Cluster, Landing, RoundTally, Stage, Watch, Window, run};
+pub use cluster::{Cluster, Landing, RoundTally, Stage, Watch, Window, part_from_all, run};
 pub use error::{Error, Result};
 pub use plan::{MEMORY_BYTES, MEMORY_BYTES_MIN, MemoryPlan, PARTITIONS_MAX};
 pub(crate) use records::{Numbered, Place};

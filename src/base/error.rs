@@ -100,7 +100,9 @@ pub enum EngineError {
     #[error("operation not supported")]
     NotSupported,
     /// A chunk that was named without its bytes is not in the pool.
-    #[error("a chunk that the pool had is not there any more")]
+    #[error(
+        "a chunk that was named is not in the pool: it was reclaimed meanwhile, or was to come with something that is not stored"
+    )]
     ChunkGone,
     /// Invalid arguments.
     #[error("invalid argument: {0}")]

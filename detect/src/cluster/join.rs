@@ -15,7 +15,9 @@ use crate::{Error, Result};
 
 const MAGIC: [u8; 8] = *b"ddfsdtct";
 const VERSION: u32 = 1;
-const HELLO_BYTES: usize = 60;
+const HELLO_BYTES: usize = 64;
+/// The round of machine 0 when all rounds are over.
+const OVER: u64 = u64::MAX;
 /// Time for the hello of a connection that may be a stranger's.
 const HELLO_WITHIN: Duration = Duration::from_secs(1);
 /// Time of an attempt to connect.
@@ -32,6 +34,8 @@ struct Hello {
     machine: u32,
     machines: u32,
     round: u64,
+    /// Disks of the other machine that are not stored, when all rounds are over.
+    failed: u32,
     job: [u8; 32],
 }
 
@@ -42,13 +46,14 @@ impl Hello {
             machine: cluster.me as u32,
             machines: cluster.machines.len() as u32,
             round: cluster.round,
+            failed: 0,
             job: cluster.job,
         }
     }
 
     fn encode(&self) -> Vec<u8> {
         let numbers = [self.version, self.machine, self.machines].map(u32::to_le_bytes).concat();
-        [MAGIC.as_slice(), &numbers, &self.round.to_le_bytes(), &self.job].concat()
+        [MAGIC.as_slice(), &numbers, &self.round.to_le_bytes(), &self.failed.to_le_bytes(), &self.job].concat()
     }
 
     /// Reads it, if it bears the magic.
@@ -58,8 +63,8 @@ impl Hello {
         }
         let (version, machine) = (u32::from_le_bytes(take(&mut from)?), u32::from_le_bytes(take(&mut from)?));
         let (machines, round) = (u32::from_le_bytes(take(&mut from)?), u64::from_le_bytes(take(&mut from)?));
-        let job = take(&mut from)?;
-        from.is_empty().then_some(Self { version, machine, machines, round, job })
+        let (failed, job) = (u32::from_le_bytes(take(&mut from)?), take(&mut from)?);
+        from.is_empty().then_some(Self { version, machine, machines, round, failed, job })
     }
 
     /// Compares it with the hello of the other side. Returns the first difference in words.
@@ -98,14 +103,7 @@ fn find(cluster: &Cluster, watch: &Watch<'_>, sockets: &mut [Option<TcpStream>])
         return Ok(());
     }
     let until = Instant::now() + Duration::from_secs(cluster.join_secs);
-    let here = cluster.address(cluster.me);
-    let listener = TcpListener::bind(here).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
-    let listener = listener.map_err(|error| {
-        Error::Refused(format!(
-            "machine {} cannot listen on {here}: {error}; see that no other process does",
-            cluster.me
-        ))
-    })?;
+    let listener = listen(cluster)?;
     loop {
         if !watch(Stage::Join) {
             return Err(Error::Ended);
@@ -132,11 +130,55 @@ fn find(cluster: &Cluster, watch: &Watch<'_>, sockets: &mut [Option<TcpStream>])
             return Err(error);
         }
         if Instant::now() >= until {
-            let (address, secs) = (cluster.address(missing), cluster.join_secs);
-            return Err(Error::Lost { machine: missing, why: format!("it did not come to {address} within {secs} s") });
+            let address = cluster.address(missing);
+            return Err(Error::Lost { machine: missing, why: format!("it did not come to {address} in time") });
         }
         std::thread::sleep(STEP);
     }
+}
+
+/// Tells the other machines, as they come, that all rounds are over, and how many disks of each are not stored: machine 0 does, behind its last
+/// round. Returns those that did not come within [`join_secs`](Cluster::join_secs).
+///
+/// # Errors
+/// [`Error::Refused`] if this machine cannot listen; [`Error::Ended`].
+pub fn part_from_all(cluster: &Cluster, failed: &[u32], watch: &Watch<'_>) -> Result<Vec<usize>> {
+    let mut missing: Vec<usize> = (1..cluster.machines.len()).collect();
+    if missing.is_empty() {
+        return Ok(missing);
+    }
+    let until = Instant::now() + Duration::from_secs(cluster.join_secs);
+    let listener = listen(cluster)?;
+    while !missing.is_empty() && Instant::now() < until {
+        if !watch(Stage::Join) {
+            return Err(Error::Ended);
+        }
+        let Ok((socket, _)) = listener.accept() else {
+            std::thread::sleep(STEP);
+            continue;
+        };
+        let heard = prepare(&socket).and_then(|()| read_hello(&socket, HELLO_WITHIN, watch));
+        let Ok(Some(hello)) = heard else { continue };
+        let machine = hello.machine as usize;
+        let last = Hello { round: OVER, failed: failed.get(machine).copied().unwrap_or(0), ..Hello::of(cluster) };
+        // One of another job is told so, too.
+        let told = (&socket).write_all(&last.encode()).is_ok();
+        if told && hello.job == cluster.job {
+            missing.retain(|other| *other != machine);
+        }
+    }
+    Ok(missing)
+}
+
+fn listen(cluster: &Cluster) -> Result<TcpListener> {
+    let here = cluster.address(cluster.me);
+    let listener = TcpListener::bind(here).and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+    listener.map_err(|error| {
+        Error::Refused(format!(
+            "machine {} cannot listen on {here}: {error}; see that no other process does",
+            cluster.me
+        ))
+    })
 }
 
 fn put(sockets: &mut [Option<TcpStream>], machine: usize, socket: Option<TcpStream>) {
@@ -220,6 +262,7 @@ fn see(cluster: &Cluster, hello: &Hello, address: SocketAddr) -> Result<()> {
     let Some(difference) = ours.difference(hello) else {
         return match hello.round == ours.round {
             true => Ok(()),
+            false if hello.round == OVER && hello.machine == 0 => Err(Error::Over { failed: hello.failed }),
             false => Err(Error::OtherRound { machine: hello.machine as usize, round: hello.round, here: ours.round }),
         };
     };
@@ -241,13 +284,13 @@ pub(super) fn fuzz_hello(bytes: &[u8]) {
 mod tests {
     use super::*;
 
-    const HELLO: Hello = Hello { version: 1, machine: 2, machines: 4, round: 9, job: [7; 32] };
+    const HELLO: Hello = Hello { version: 1, machine: 2, machines: 4, round: 9, failed: 3, job: [7; 32] };
 
     #[test]
     fn a_hello_is_read_as_it_was_written_and_nothing_else_is() {
         let bytes = HELLO.encode();
         assert_eq!((bytes.len(), Hello::decode(&bytes)), (HELLO_BYTES, Some(HELLO)));
-        assert_eq!(Hello::decode(&bytes[..59]), None);
+        assert_eq!(Hello::decode(&bytes[..HELLO_BYTES - 1]), None);
         assert_eq!(Hello::decode(&[0; HELLO_BYTES]), None);
     }
 

@@ -51,6 +51,7 @@ use timely::communication::initialize::Hooks;
 use timely::worker::{Config, Worker};
 
 use crate::{Disks, Error, MemoryPlan, Pool, Record, Result, Tally};
+pub use join::part_from_all;
 use links::{Link, Links};
 use machine::Machine;
 

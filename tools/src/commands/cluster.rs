@@ -12,14 +12,14 @@ use std::cell::Cell;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use dedupfs::Progress as _;
+use dedupfs::Progress;
 use dedupfs::transfer::Cutting;
-use dedupfs_batch::cluster::ClusterPlan;
-use dedupfs_detect::{Cluster, Error, Landing, MemoryPlan, Rounds, Stage, Window};
+use dedupfs_batch::cluster::{ClusterPlan, Machine};
+use dedupfs_detect::{Cluster, Error, Landing, MemoryPlan, RoundTally, Rounds, Stage, Window, part_from_all};
 
 use self::disks::MachineDisks;
 use self::landing::PoolLanding;
-use self::report::ClusterReport;
+use self::report::{ClusterReport, DiskOutcome};
 use crate::args::cluster::ClusterArgs;
 use crate::control::{Failure, FailureKind};
 use crate::progress::Bars;
@@ -33,6 +33,25 @@ const PAUSE: Duration = Duration::from_millis(200);
 const ATTEMPTS_MAX: u32 = 3;
 /// The machine that has the pool.
 const WITH_POOL: usize = 0;
+
+/// The part of a machine.
+struct Part<'a> {
+    plan: ClusterPlan,
+    job: [u8; 32],
+    me: usize,
+    round_of: Vec<usize>,
+    joins_within: Duration,
+    progress: &'a dyn Progress,
+}
+
+/// The end of an attempt at a round.
+enum Met {
+    Done(RoundTally, Vec<DiskOutcome>),
+    /// The machine with the pool is at another round.
+    Other(u64),
+    /// No rounds are left, and so many disks of this machine are not stored.
+    Over(u32),
+}
 
 pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
     let (mut plan, job) = read_plan(&args.plan)?;
@@ -52,92 +71,186 @@ pub(crate) fn run(args: &ClusterArgs) -> Result<u8, Failure> {
     plan.work.push(&args.machine);
     std::fs::create_dir_all(&plan.work)
         .map_err(|error| Failure::failed(format!("cannot make the directory {}: {error}", plan.work.display())))?;
-    let rounds = Rounds::new(&plan.work);
-    let (round_of, mut report) = (plan.round_of_disks(), ClusterReport::new(&plan, me));
-    let committed = rounds.committed(&job).map_err(|error| failure(&plan, error))?;
-    for damaged in &committed.damaged {
-        exit::tell(&format!("dedupfs: {damaged}\n"));
-    }
-    let mut round = committed.next;
-    if me == WITH_POOL {
-        report.note_earlier(&plan, &rounds, (&job, round))?;
-    }
     let joins_within = Duration::from_secs(args.join_within);
-    let (mut come_until, mut attempts) = (Instant::now() + joins_within, 0);
-    while round < plan.rounds as u64 {
-        let left = come_until.saturating_duration_since(Instant::now());
-        let mut cluster = cluster(&plan, (me, job, round), left.as_secs().max(1));
-        let disks: Vec<usize> =
-            (0..plan.disks.len()).filter(|disk| round_of.get(*disk) == Some(&(round as usize))).collect();
-        let mine = disks::open(&plan, me, &disks)?;
-        let mut machine = MachineDisks::new(&plan, &mine, &progress)?;
-        // Its own chunks, or its share of all.
-        cluster.memory.expected_asks = machine.expected_chunks().max(expected_asks(&plan, &round_of, round));
-        let mut landing =
-            (me == WITH_POOL).then(|| PoolLanding::new(&plan, &rounds, (job, round), &disks, &progress)).transpose()?;
-        let reached = Cell::new(Stage::Join);
-        let watch = |stage: Stage| {
-            reached.set(stage);
-            !progress.is_cancelled()
-        };
-        let pool = landing.as_mut().map(|landing| landing as &mut dyn Landing);
-        match dedupfs_detect::run(&cluster, &mut machine, pool, &watch) {
-            Ok(tally) => {
-                report.add(&tally, landing.map(PoolLanding::into_outcomes).unwrap_or_default());
-                // If the machine with the pool lost its note, a round comes twice: this one has noted it already.
-                if me != WITH_POOL && rounds.names(&job, round).ok().flatten().is_none() {
-                    rounds.commit(&job, round, &[]).map_err(|error| failure(&plan, error))?;
-                }
-                (round, attempts) = (round + 1, 0);
-                come_until = Instant::now() + joins_within;
-            }
-            // A machine that was killed has not heard of the last commit. That of the pool knows it.
-            Err(Error::OtherRound { machine, round: other, .. }) if Instant::now() < come_until => {
-                if machine == WITH_POOL {
-                    round = other;
-                }
-                std::thread::sleep(PAUSE);
-            }
-            // Machines that ended because of it come again.
-            Err(Error::Lost { .. } | Error::Failed { .. })
-                if reached.get() == Stage::Join && Instant::now() < come_until =>
-            {
-                std::thread::sleep(PAUSE);
-            }
-            Err(error @ (Error::Lost { .. } | Error::Failed { .. }))
-                if reached.get() > Stage::Join && attempts < ATTEMPTS_MAX =>
-            {
-                let secs = args.join_within;
-                exit::tell(&format!(
-                    "dedupfs: {error}: round {round} begins again if all machines come within {secs} s\n"
-                ));
-                attempts += 1;
-                come_until = Instant::now() + joins_within;
-            }
-            Err(error) => return Err(failure(&plan, error)),
-        }
-    }
+    let part = Part { round_of: plan.round_of_disks(), plan, job, me, joins_within, progress: &progress };
+    let report = if me == WITH_POOL { part.lead()? } else { part.follow()? };
     bars.finish();
     exit::print_message(args.json, "cluster", &report, report::text)?;
     Ok(if report.is_complete() { exit::OK } else { exit::PARTLY })
 }
 
-/// Says an error with the names of the plan.
-fn failure(plan: &ClusterPlan, error: Error) -> Failure {
-    let machine = |index: usize| plan.machines.get(index).map_or("?", |machine| machine.name.as_str());
-    let disk = |number: u32| plan.disks.get(number as usize).map_or("?", |disk| disk.name.as_str());
-    Failure::failed(match error {
-        Error::Ended => "interrupted".to_owned(),
-        Error::Disk { disk: number, why } => format!("disk {} cannot be backed up: {why}", disk(number)),
-        Error::Lost { machine: index, why } => {
-            format!("machine {} is lost: {why}; see that it and the network are up", machine(index))
+impl Part<'_> {
+    /// Goes through the rounds at the machine with the pool: a pass over all of them, and with each start another one while disks are not
+    /// stored. Rounds are numbered through all passes.
+    fn lead(&self) -> Result<ClusterReport, Failure> {
+        let mut report = ClusterReport::new(&self.plan, self.me);
+        let rounds = Rounds::new(&self.plan.work);
+        let committed = rounds.committed(&self.job).map_err(|error| self.failure(error))?;
+        for damaged in &committed.damaged {
+            exit::tell(&format!("dedupfs: {damaged}\n"));
         }
-        Error::Failed { machine: index, why } => format!("machine {} ended the round: {why}", machine(index)),
-        Error::OtherRound { machine: index, round, here } => {
-            format!("machine {} is at round {round}, not {here}; start all machines anew", machine(index))
+        landing::check_pool(&self.plan)?;
+        let of_pass = self.plan.rounds as u64;
+        let mut round = committed.next;
+        let is_between = round > 0 && round.is_multiple_of(of_pass);
+        let end =
+            if is_between && self.missing(None).is_empty() { round } else { (round + 1).next_multiple_of(of_pass) };
+        while round < end {
+            // A disk is not read again whose version is there.
+            if self.missing(Some(round)).is_empty() {
+                rounds.commit(&self.job, round, &[]).map_err(|error| self.failure(error))?;
+                round += 1;
+                continue;
+            }
+            if let Met::Done(tally, outcomes) = self.meet(round, Some(&rounds))? {
+                report.add(&tally, outcomes);
+                round += 1;
+            }
         }
-        error => error.to_string(),
-    })
+        let missing = self.missing(None);
+        let of_machine = |machine: &Machine| {
+            let is_of = |disk: &&usize| self.plan.disks.get(**disk).is_some_and(|disk| disk.machine == machine.name);
+            missing.iter().filter(is_of).count() as u32
+        };
+        let failed: Vec<u32> = self.plan.machines.iter().map(of_machine).collect();
+        report.not_stored = failed.iter().map(|count| u64::from(*count)).sum();
+        let cluster = self.cluster(round, self.joins_within);
+        let silent = part_from_all(&cluster, &failed, &|_| !self.progress.is_cancelled());
+        for machine in silent.map_err(|error| self.failure(error))? {
+            let name = self.plan.machines.get(machine).map_or("?", |machine| machine.name.as_str());
+            exit::tell(&format!(
+                "dedupfs: machine {name} has not heard of the end: start it once more with this one\n"
+            ));
+        }
+        Ok(report)
+    }
+
+    /// Takes part in the rounds of the machine with the pool until it says that they are over.
+    fn follow(&self) -> Result<ClusterReport, Failure> {
+        let mut report = ClusterReport::new(&self.plan, self.me);
+        let mut round = 0;
+        loop {
+            match self.meet(round, None)? {
+                Met::Done(tally, outcomes) => {
+                    report.add(&tally, outcomes);
+                    round += 1;
+                }
+                Met::Other(other) => round = other,
+                Met::Over(failed) => {
+                    report.not_stored = failed.into();
+                    return Ok(report);
+                }
+            }
+        }
+    }
+
+    /// The disks of a round, or of all, of which there is no version.
+    fn missing(&self, round: Option<u64>) -> Vec<usize> {
+        let disks = match round {
+            Some(round) => self.disks_of(round),
+            None => (0..self.plan.disks.len()).collect(),
+        };
+        let is_stored = |disk: &usize| {
+            let disk = self.plan.disks.get(*disk);
+            disk.is_some_and(|disk| landing::is_stored(&self.plan, &self.job, disk) == Some(true))
+        };
+        disks.into_iter().filter(|disk| !is_stored(disk)).collect()
+    }
+
+    fn disks_of(&self, round: u64) -> Vec<usize> {
+        let wanted = (round % self.plan.rounds as u64) as usize;
+        let of_round = self.round_of.iter().enumerate().filter(|(_, round)| **round == wanted);
+        of_round.map(|(disk, _)| disk).collect()
+    }
+
+    /// Carries a round out with the other machines. Begins again, some times, if one is lost and comes back.
+    fn meet(&self, round: u64, rounds: Option<&Rounds>) -> Result<Met, Failure> {
+        let (mut come_until, mut attempts) = (Instant::now() + self.joins_within, 0);
+        loop {
+            let disks = self.disks_of(round);
+            let mine = disks::open(&self.plan, self.me, &disks)?;
+            let mut machine = MachineDisks::new(&self.plan, &mine, self.progress)?;
+            let mut cluster = self.cluster(round, come_until.saturating_duration_since(Instant::now()));
+            // Its own chunks, or its share of all.
+            cluster.memory.expected_asks = machine.expected_chunks().max(self.expected_asks(&disks));
+            let landing = |rounds| PoolLanding::new(&self.plan, rounds, (self.job, round), &disks, self.progress);
+            let mut landing = rounds.map(landing).transpose()?;
+            let reached = Cell::new(Stage::Join);
+            let watch = |stage: Stage| {
+                reached.set(stage);
+                !self.progress.is_cancelled()
+            };
+            let pool = landing.as_mut().map(|landing| landing as &mut dyn Landing);
+            let error = match dedupfs_detect::run(&cluster, &mut machine, pool, &watch) {
+                Ok(tally) => {
+                    return Ok(Met::Done(tally, landing.map(PoolLanding::into_outcomes).unwrap_or_default()));
+                }
+                Err(Error::Over { failed }) => return Ok(Met::Over(failed)),
+                Err(Error::OtherRound { machine: WITH_POOL, round, .. }) => return Ok(Met::Other(round)),
+                Err(error) => error,
+            };
+            let is_loss = matches!(error, Error::Lost { .. } | Error::Failed { .. });
+            match reached.get() {
+                // Machines that ended because of another round, or were killed, come again.
+                Stage::Join
+                    if Instant::now() < come_until && (is_loss || matches!(error, Error::OtherRound { .. })) =>
+                {
+                    std::thread::sleep(PAUSE);
+                }
+                Stage::Join => return Err(self.failure(error)),
+                _ if is_loss && attempts < ATTEMPTS_MAX => {
+                    let (error, secs) = (self.failure(error).message, self.joins_within.as_secs());
+                    exit::tell(&format!(
+                        "dedupfs: {error}: the round begins again if all machines come within {secs} s\n"
+                    ));
+                    attempts += 1;
+                    come_until = Instant::now() + self.joins_within;
+                }
+                _ => return Err(self.failure(error)),
+            }
+        }
+    }
+
+    fn cluster(&self, round: u64, joins_within: Duration) -> Cluster {
+        let plan = &self.plan;
+        let machine_of = |name: &str| plan.machine(name).and_then(|machine| u32::try_from(machine).ok()).unwrap_or(0);
+        Cluster {
+            machines: plan.machines.iter().map(|machine| machine.address).collect(),
+            me: self.me,
+            machine_of_disk: plan.disks.iter().map(|disk| machine_of(&disk.machine)).collect(),
+            job: self.job,
+            round,
+            window: Window::default(),
+            memory: MemoryPlan { memory_bytes: MEMORY_BYTES, ..MemoryPlan::new(&plan.work, 0) },
+            join_secs: joins_within.as_secs().max(1),
+        }
+    }
+
+    /// Asks that one machine compares, roughly: they spread evenly.
+    fn expected_asks(&self, disks: &[usize]) -> u64 {
+        let bytes: u64 =
+            disks.iter().filter_map(|disk| self.plan.disks.get(*disk)).map(|disk| disk.assumed_bytes).sum();
+        bytes / u64::from(self.plan.chunk_bytes.max(1)) / self.plan.machines.len() as u64
+    }
+
+    /// Says an error with the names of the plan.
+    fn failure(&self, error: Error) -> Failure {
+        let plan = &self.plan;
+        let machine = |index: usize| plan.machines.get(index).map_or("?", |machine| machine.name.as_str());
+        let disk = |number: u32| plan.disks.get(number as usize).map_or("?", |disk| disk.name.as_str());
+        Failure::failed(match error {
+            Error::Ended => "interrupted".to_owned(),
+            Error::Disk { disk: number, why } => format!("disk {} cannot be backed up: {why}", disk(number)),
+            Error::Lost { machine: index, why } => {
+                format!("machine {} is lost: {why}; see that it and the network are up", machine(index))
+            }
+            Error::Failed { machine: index, why } => format!("machine {} ended the round: {why}", machine(index)),
+            Error::OtherRound { machine: index, round, here } => {
+                format!("machine {} is at round {round}, not {here}; start all machines anew", machine(index))
+            }
+            error => error.to_string(),
+        })
+    }
 }
 
 /// Reads a plan. Also returns its hash: machines with other plans do not fit together.
@@ -147,25 +260,4 @@ fn read_plan(path: &Path) -> Result<(ClusterPlan, [u8; 32]), Failure> {
     // Only its hash is used: the plan decides how disks are cut.
     let cutter = Cutting::new("mincdc", 8192, "blake3").cutter().map_err(Failure::failed)?;
     Ok((plan, cutter.fingerprint(text.as_bytes()).0))
-}
-
-fn cluster(plan: &ClusterPlan, (me, job, round): (usize, [u8; 32], u64), join_secs: u64) -> Cluster {
-    let machine_of = |name: &str| plan.machine(name).and_then(|machine| u32::try_from(machine).ok()).unwrap_or(0);
-    Cluster {
-        machines: plan.machines.iter().map(|machine| machine.address).collect(),
-        me,
-        machine_of_disk: plan.disks.iter().map(|disk| machine_of(&disk.machine)).collect(),
-        job,
-        round,
-        window: Window::default(),
-        memory: MemoryPlan { memory_bytes: MEMORY_BYTES, ..MemoryPlan::new(&plan.work, 0) },
-        join_secs,
-    }
-}
-
-/// Asks that one machine compares, roughly: they spread evenly.
-fn expected_asks(plan: &ClusterPlan, round_of: &[usize], round: u64) -> u64 {
-    let of_round = plan.disks.iter().zip(round_of).filter(|(_, of)| **of as u64 == round);
-    let bytes: u64 = of_round.map(|(disk, _)| disk.assumed_bytes).sum();
-    bytes / u64::from(plan.chunk_bytes.max(1)) / plan.machines.len() as u64
 }

@@ -69,6 +69,7 @@ fn of_image(version: &VersionReport, image: &ImageReport) -> String {
         version.fingerprint
     );
     let _ = match &image.full_because {
+        Some(why) if image.named_bytes.is_some() => writeln!(text, "everything counts as changed: {}", shown(why)),
         Some(why) => writeln!(text, "read everything: {}", shown(why)),
         None => {
             writeln!(text, "read {} that changed, compared {} that did not", show(*read_bytes), show(*verified_bytes))

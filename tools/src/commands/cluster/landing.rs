@@ -66,16 +66,7 @@ impl<'a> PoolLanding<'a> {
         disks: &[usize],
         progress: &'a dyn Progress,
     ) -> std::result::Result<Self, Failure> {
-        let directory = Directory::open(&plan.pool).map_err(|failure| {
-            let (shown, why) = (plan.pool.display(), &failure.message);
-            FailureKind::Usage.because(format!("the pool of the plan, {shown}: is it mounted? {why}"))
-        })?;
-        let mut daemon = directory.daemon()?;
-        let (cutting, planned) = (daemon.cutting()?, Cutting::new(&plan.chunker, plan.chunk_bytes, &plan.fingerprint));
-        if cutting != planned {
-            let why = format!("the pool cuts content in another way than the plan says: write {cutting}");
-            return Err(FailureKind::Usage.because(why));
-        }
+        let (index, pool) = check_pool(plan)?;
         let mut landed = BTreeMap::new();
         for &disk in disks {
             let new = tempfile::tempfile_in(&plan.work)
@@ -83,10 +74,6 @@ impl<'a> PoolLanding<'a> {
             let number = u32::try_from(disk).unwrap_or(u32::MAX);
             landed.insert(number, Landed { names: Names::new(&plan.work, BUFFER_BYTES)?, new, ranges: Vec::new() });
         }
-        let (mut index, pool) = (DaemonIndex::new(daemon)?, directory.place.pool);
-        // A pool that takes no chunks by name says so before disks are read.
-        let nobody = Chunk { fingerprint: [1; 32], len_bytes: 1 };
-        index.ask(&[nobody]).map_err(|error| Failure::failed(error.to_string()))?;
         Ok(Self { plan, rounds, round, index, pool, landed, outcomes: Vec::new(), progress })
     }
 
@@ -94,23 +81,14 @@ impl<'a> PoolLanding<'a> {
         self.outcomes
     }
 
-    /// The token of a version. Without one in the plan, the job tells this version from others.
-    fn token(&self, disk: &ClusterDisk) -> String {
-        let (job, _) = &self.round;
-        let of_job = || job.iter().take(JOB_BYTES).fold("job-".to_owned(), |text, byte| text + &format!("{byte:02x}"));
-        disk.token.clone().unwrap_or_else(of_job)
-    }
-
     /// Puts a disk. Returns none if its version, with its token, is there already: a round that was not committed put it.
     fn put(&self, disk: &ClusterDisk, landed: Landed) -> std::result::Result<Option<TransferReport>, Failure> {
         let directory = self.plan.pool.join(&disk.name);
         let destination = directory.join(&self.plan.night);
-        if destination.symlink_metadata().is_ok() {
-            let is_version = destination.metadata().is_ok_and(|metadata| is_frozen(metadata.ino()));
-            let image = ImageVersion::of(&destination).ok().flatten().filter(|_| is_version);
-            return match image.and_then(|image| image.token) {
-                Some(token) if token == self.token(disk) => Ok(None),
-                _ => Err(Failure::failed(format!(
+        if let Some(is_ours) = is_stored(self.plan, &self.round.0, disk) {
+            return match is_ours {
+                true => Ok(None),
+                false => Err(Failure::failed(format!(
                     "{} is there already, and is another version: choose another night",
                     destination.display()
                 ))),
@@ -134,7 +112,7 @@ impl<'a> PoolLanding<'a> {
             base: ImageBase::LastIn(place.ino),
             default_file_name: disk.source.file_name().map_or(b"image".to_vec(), |name| name.as_bytes().to_vec()),
             token_from: disk.token_from.clone(),
-            token: Some(self.token(disk)),
+            token: Some(token(&self.round.0, disk)),
             named: NamedImage::IsAll,
             verify: VerifyImage::None,
             origin,
@@ -145,8 +123,10 @@ impl<'a> PoolLanding<'a> {
         let mut daemon = inside::daemon(&self.pool, inside::COPIES_NEED_NO_DAEMON)?;
         let put = daemon.put_image(request, files, self.progress);
         let advised = |failure: Failure| match disk.changed {
-            Some(_) => failure.kind.because(format!("{}: {READ_IT}", failure.message)),
-            None => failure,
+            Some(_) if failure.kind == FailureKind::Failed => {
+                failure.kind.because(format!("{}: {READ_IT}", failure.message))
+            }
+            _ => failure,
         };
         let put = put.map_err(advised).and_then(|report| {
             hidden.give_name(&to.name, &destination)?;
@@ -156,6 +136,40 @@ impl<'a> PoolLanding<'a> {
         hidden.remove_or_tell(&destination);
         put.map(Some)
     }
+}
+
+/// The token of a version. Without one in the plan, the job tells this version from others.
+fn token(job: &[u8; 32], disk: &ClusterDisk) -> String {
+    let of_job = || job.iter().take(JOB_BYTES).fold("job-".to_owned(), |text, byte| text + &format!("{byte:02x}"));
+    disk.token.clone().unwrap_or_else(of_job)
+}
+
+/// Whether a disk has its version, with its token; `None` if nothing has that name.
+pub(super) fn is_stored(plan: &ClusterPlan, job: &[u8; 32], disk: &ClusterDisk) -> Option<bool> {
+    let version = plan.pool.join(&disk.name).join(&plan.night);
+    version.symlink_metadata().ok()?;
+    let is_frozen = version.metadata().is_ok_and(|metadata| is_frozen(metadata.ino()));
+    let image = ImageVersion::of(&version).ok().flatten().filter(|_| is_frozen);
+    Some(image.and_then(|image| image.token).is_some_and(|found| found == token(job, disk)))
+}
+
+/// Opens the pool of a plan, if it cuts content as the plan says, and trusts fingerprints.
+pub(super) fn check_pool(plan: &ClusterPlan) -> std::result::Result<(DaemonIndex<ControlClient>, PathBuf), Failure> {
+    let directory = Directory::open(&plan.pool).map_err(|failure| {
+        let (shown, why) = (plan.pool.display(), &failure.message);
+        FailureKind::Usage.because(format!("the pool of the plan, {shown}: is it mounted? {why}"))
+    })?;
+    let mut daemon = directory.daemon()?;
+    let (cutting, planned) = (daemon.cutting()?, Cutting::new(&plan.chunker, plan.chunk_bytes, &plan.fingerprint));
+    if cutting != planned {
+        let why = format!("the pool cuts content in another way than the plan says: write {cutting}");
+        return Err(FailureKind::Usage.because(why));
+    }
+    let mut index = DaemonIndex::new(daemon)?;
+    // A pool that takes no chunks by name says so before disks are read.
+    let nobody = Chunk { fingerprint: [1; 32], len_bytes: 1 };
+    index.ask(&[nobody]).map_err(|error| Failure::failed(error.to_string()))?;
+    Ok((index, directory.place.pool))
 }
 
 impl Pool for PoolLanding<'_> {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use dedupfs::transfer::TransferReport;
 use dedupfs_batch::cluster::ClusterPlan;
-use dedupfs_detect::{RoundTally, Rounds};
+use dedupfs_detect::RoundTally;
 use serde::Serialize;
 
 use crate::control::Failure;
@@ -55,13 +55,15 @@ pub(super) struct ClusterReport {
     chunk_bytes: u64,
     /// Bytes that it sent to other machines.
     sent_bytes: u64,
+    /// Disks of this machine, or of all at the machine with the pool, that have no version of this plan.
+    pub(super) not_stored: u64,
     disks: Vec<DiskOutcome>,
 }
 
 impl ClusterReport {
     pub(super) fn new(plan: &ClusterPlan, me: usize) -> Self {
         let machine = plan.machines.get(me).map(|machine| machine.name.clone()).unwrap_or_default();
-        Self { machine, rounds: 0, chunks: 0, chunk_bytes: 0, sent_bytes: 0, disks: Vec::new() }
+        Self { machine, rounds: 0, chunks: 0, chunk_bytes: 0, sent_bytes: 0, not_stored: 0, disks: Vec::new() }
     }
 
     pub(super) fn add(&mut self, tally: &RoundTally, disks: Vec<DiskOutcome>) {
@@ -72,28 +74,8 @@ impl ClusterReport {
         self.disks.extend(disks);
     }
 
-    /// Notes disks that rounds of an earlier run did not store.
-    pub(super) fn note_earlier(
-        &mut self,
-        plan: &ClusterPlan,
-        rounds: &Rounds,
-        (job, next): (&[u8; 32], u64),
-    ) -> Result<(), Failure> {
-        let round_of = plan.round_of_disks();
-        for round in 0..next {
-            let names = rounds.names(job, round).map_err(|error| Failure::failed(error.to_string()))?;
-            let names = names.unwrap_or_default();
-            let of_round = plan.disks.iter().zip(&round_of).filter(|(_, of)| **of as u64 == round);
-            for (disk, _) in of_round.filter(|(disk, _)| !names.contains(&disk.name)) {
-                let why = "an earlier run of this plan did not store it: put it in another night, or by `dedupfs put`";
-                self.disks.push(DiskOutcome::new(&disk.name, Err(Failure::failed(why))));
-            }
-        }
-        Ok(())
-    }
-
     pub(super) fn is_complete(&self) -> bool {
-        self.disks.iter().all(|disk| disk.stored)
+        self.not_stored == 0 && self.disks.iter().all(|disk| disk.stored)
     }
 }
 
@@ -116,10 +98,21 @@ pub(super) fn text(report: &ClusterReport) -> String {
     let (chunks, bytes, sent) = (report.chunks, show(report.chunk_bytes), show(report.sent_bytes));
     let rounds = report.rounds;
     let s = if rounds == 1 { "" } else { "s" };
+    if rounds == 0 && report.is_complete() {
+        let _ = writeln!(text, "machine {}: nothing is left to do: all disks are stored", report.machine);
+        return text;
+    }
     let _ = writeln!(
         text,
         "machine {}: {rounds} round{s} committed; cut {chunks} chunks ({bytes}), sent {sent}",
         report.machine
     );
+    if report.not_stored > 0 {
+        let _ = writeln!(
+            text,
+            "{} disks are not stored: the machine with the pool says why; run this again",
+            report.not_stored
+        );
+    }
     text
 }
