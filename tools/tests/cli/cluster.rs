@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -221,6 +222,39 @@ fn a_machine_that_is_killed_costs_a_round_at_most() {
     machines.assert_restored("two", "1");
     machines.site.umount().ok();
     run(DEDUPFS, &["fsck".into(), machines.site.pool.clone().into_os_string()]).ok();
+}
+
+#[test]
+fn a_disk_that_is_not_stored_takes_those_with_it_that_repeat_its_new_chunks() {
+    let Some(machines) = Machines::if_fuse(2) else { return };
+    for (seed, disk) in [(1, "one"), (2, "two")] {
+        fs::write(machines.source(disk), noise(seed, 6 * MIB)).unwrap();
+    }
+    let first = "token = \"1\"";
+    machines.plan("1", 1, &[("one", "a", first), ("two", "b", first)]);
+    assert!(machines.run().iter().all(|ran| ran.code == 0));
+    // The same new content on both.
+    for disk in ["one", "two"] {
+        let file = fs::File::options().write(true).open(machines.source(disk)).unwrap();
+        file.write_all_at(&noise(3, 2 * MIB), 0).unwrap();
+    }
+    let map = machines.source("map");
+    fs::write(&map, format!("0 {}\n", 2 * MIB)).unwrap();
+    let since = |from: &str| format!("changed = {map:?}\ntoken_from = \"{from}\"\ntoken = \"2\"");
+    machines.plan("2", 1, &[("one", "a", &since("other")), ("two", "b", &since("1"))]);
+    let ran = machines.run();
+    assert_eq!((ran[0].code, ran[1].code), (9, 9));
+    assert!(
+        ran[0].out.contains("the base is the state 1") && ran[0].out.contains("is not in the pool"),
+        "{}",
+        ran[0].out
+    );
+    // Mended, both are stored.
+    machines.plan("2", 1, &[("one", "a", &since("1")), ("two", "b", &since("1"))]);
+    assert!(machines.run().iter().all(|ran| ran.code == 0));
+    ["one", "two"].iter().for_each(|disk| machines.assert_restored(disk, "2"));
+    machines.site.umount().ok();
+    run(DEDUPFS, &["fsck".into(), "--read-data".into(), machines.site.pool.clone().into_os_string()]).ok();
 }
 
 #[test]
