@@ -81,7 +81,7 @@ impl Deduplicator {
             // Another copy, or a lost one: the chain decides.
             let is_plain = kept.location.is_none() || usable.is_some();
             let container = usable.map_or(ContainerId::NONE, |found| found.container());
-            let sealed = match (&self.sealer, u32::try_from(epoch)) {
+            let sealed = match (self.sealer(), u32::try_from(epoch)) {
                 (Some(sealer), Ok(epoch)) if kept.is_lasting && is_plain => sealer.seal(chunk, epoch, container),
                 _ => [0; SEALED_BYTES],
             };
@@ -90,10 +90,14 @@ impl Deduplicator {
         Ok(answers.collect())
     }
 
+    fn sealer(&self) -> Option<&Sealer> {
+        self.sealer.get_or_init(Sealer::new).as_ref()
+    }
+
     /// Makes a filter of kept answers, for [`FileContext::with_kept`](crate::FileContext::with_kept).
     #[must_use]
     pub fn kept_answers(&self) -> Arc<KeptAnswers> {
-        let (sealer, index) = (self.sealer.clone(), self.indexes.chunks.clone());
+        let (sealer, index) = (self.sealer().cloned(), self.indexes.chunks.clone());
         Arc::new(KeptAnswers { sealer, index, answers: RwLock::default() })
     }
 }

@@ -46,7 +46,7 @@ use dedupfs_store::recipe::{Child, Node, Root};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError, tree, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
-use dedupfs_sync::{Mutex, RwLock, thread};
+use dedupfs_sync::{Mutex, OnceLock, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
 pub use forward::{CopiedForward, Forwarded};
@@ -137,7 +137,8 @@ pub struct Deduplicator {
     any_claimed: AtomicBool,
     sections: Sections,
     store_lock: Mutex<()>,
-    sealer: Option<kept::Sealer>,
+    /// Drawn when the first answer is given ahead.
+    sealer: OnceLock<Option<kept::Sealer>>,
     counters: Counters,
 }
 
@@ -176,7 +177,7 @@ impl Deduplicator {
             any_claimed: AtomicBool::new(false),
             sections: Sections::default(),
             store_lock: Mutex::new(()),
-            sealer: kept::Sealer::new(),
+            sealer: OnceLock::new(),
             counters: Counters::default(),
         }
     }
