@@ -17,7 +17,7 @@ fn json(program: &str, words: Words<'_>) -> Ran {
 }
 
 /// The types whose section tells the members of their lists, too.
-const LISTS: [&str; 7] = ["list", "diff", "history", "freeze", "prune", "batch", "batch_plan"];
+const LISTS: [&str; 8] = ["list", "diff", "history", "freeze", "prune", "batch", "batch_plan", "cluster"];
 
 /// The section of a type in `docs/json.md`.
 fn section(name: &str) -> &'static str {
@@ -100,6 +100,11 @@ fn every_command_prints_lines_of_one_shape() {
     fs::write(&plan, format!("pool = {:?}\n{text}{disk:?}\n", site.mnt)).unwrap();
     ok(DEDUPFS, &[&"batch", &plan, &"--dry-run"], &["batch_plan"]);
     ok(DEDUPFS, &[&"batch", &plan], &["batch"]);
+    let alone = root.join("alone.toml");
+    let text = "night = \"n\"\n[[machine]]\nname = \"m\"\naddress = \"127.0.0.1:1\"\n[[disk]]\nname = \"c\"\nmachine = \"m\"\nsource = ";
+    let file = source.join("file");
+    fs::write(&alone, format!("pool = {:?}\nwork = {root:?}\n{text}{file:?}\n", site.mnt)).unwrap();
+    ok(DEDUPFS, &[&"cluster", &alone, &"--machine", &"m"], &["cluster"]);
     ok(DEDUPFS, &[&"list", &series, &"--sizes"], &["list"]);
     ok(DEDUPFS, &[&"diff", &v1, &v2], &["diff", "diff_sums"]);
     ok(DEDUPFS, &[&"history", &series, &"file"], &["history"]);
@@ -155,6 +160,7 @@ fn every_command_prints_lines_of_one_shape() {
     for command in ["batch", "list", "freeze", "forget", "prune", "sync", "fsck", "scrub"] {
         fail(DEDUPFS, &[&command, &absent]);
     }
+    fail(DEDUPFS, &[&"cluster", &absent, &"--machine", &"m"]);
     fail(DEDUPFS, &[&"history", &absent, &"file"]);
     fail(DEDUPFS, &[&"series", &"show", &absent]);
     fail(DEDUPFS, &[&"recover", &absent]);
