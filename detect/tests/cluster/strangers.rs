@@ -91,7 +91,7 @@ fn connections_that_say_nothing_or_nonsense_disturb_no_round() {
 /// The hello of machine 1 of 2.
 fn hello() -> Vec<u8> {
     let numbers = [1_u32, 1, 2].map(u32::to_le_bytes).concat();
-    [b"ddfsdtct".as_slice(), &numbers, &0_u64.to_le_bytes(), &job("nightly")].concat()
+    [b"ddfsdtct".as_slice(), &numbers, &0_u64.to_le_bytes(), &0_u32.to_le_bytes(), &job("nightly")].concat()
 }
 
 /// Says the right hello, then these bytes. Returns the end of the other machine.
@@ -100,7 +100,7 @@ fn garbage(bytes: &[u8]) -> Ended {
     let first = Machine::start(&[], &words(&two, 0, "--chunks 500"));
     let mut other = connect(two[0]);
     other.write_all(&hello()).unwrap();
-    other.read_exact(&mut [0; 60]).unwrap();
+    other.read_exact(&mut [0; 64]).unwrap();
     other.write_all(bytes).unwrap();
     end(&mut [first]).remove(0)
 }
