@@ -20,6 +20,8 @@ use crate::limits::FILE_BYTES_MAX;
 
 /// Named chunks that are handed on at once.
 const NAMED_AT_ONCE: usize = 256;
+/// Ranges of named chunks at most: as many as a map of changes has.
+const RANGES_MAX: usize = 1 << 20;
 
 /// The place of a named chunk's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +122,9 @@ impl Named<'_> {
             return Err(EngineError::Invalid("a named chunk is longer than chunks of this pool"));
         }
         if chunk.at > self.end() || self.ranges.is_empty() {
+            if self.ranges.len() >= RANGES_MAX {
+                return Err(EngineError::Invalid("named chunks lie in too many ranges"));
+            }
             self.zeros(chunk.at - self.end())?;
             self.ranges.push(chunk.at..chunk.at);
         }

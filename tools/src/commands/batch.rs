@@ -40,7 +40,9 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     let disks = chosen(&plan, &args.only)?;
     let states: Vec<State> = disks.iter().map(|number| State::of(&plan, *number, &pool)).collect::<Result<_, _>>()?;
     let order = order::of(&plan, &states, args.now);
-    let facts = Facts::of(&pool.daemon()?.stats()?, &pool.place.pool);
+    // Without statistics nothing is detected in stages, and all disks are put.
+    let stats = pool.daemon().and_then(|mut daemon| daemon.stats());
+    let facts = stats.map_or_else(|_| Facts::default(), |stats| Facts::of(&stats, &pool.place.pool));
     let staged = Choice { wish: plan.staged, facts };
     if args.dry_run {
         let planned = Planned::new(&plan, &states, (&order, &staged), args.now);

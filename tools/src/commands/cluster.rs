@@ -96,7 +96,7 @@ impl Part<'_> {
         let end =
             if is_between && self.missing(None).is_empty() { round } else { (round + 1).next_multiple_of(of_pass) };
         while round < end {
-            // A disk is not read again whose version is there.
+            // Nothing of a round is read again whose versions are all there.
             if self.missing(Some(round)).is_empty() {
                 rounds.commit(&self.job, round, &[]).map_err(|error| self.failure(error))?;
                 round += 1;

@@ -125,6 +125,30 @@ fn answers_given_ahead_spare_the_index() {
     assert!(site.content(&put) == bytes);
 }
 
+/// Without the seal, the chunk would be in a recipe and nowhere else.
+#[test]
+fn an_answer_that_this_mount_did_not_seal_is_not_believed() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let properties = PoolProperties { tanker_cells: 256, tanker_buckets: 4, ..PoolProperties::default() };
+    format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).unwrap();
+    let mut site = Site::with(open(&device));
+    site.write(&noise(1, 4 << 20));
+    site.put(&site.options(), None, "1").unwrap();
+    site.pool.close().unwrap();
+    site.pool = open(&device);
+    let of_known = name(&site, &[(0, 4 * MIB)]).into_iter().find(|chunk| chunk.sealed != [0; SEALED_BYTES]).unwrap();
+    let made_up = [[0; 4].as_slice(), &[1, 0, 0, 0, 0, 0, 0, 0], &[7; 8]].concat().try_into().unwrap();
+    site.write(&noise(2, 100_000));
+    for sealed in [of_known.sealed, made_up] {
+        let mut named = name(&site, &[(0, 100_000)]);
+        let unknown = &mut named[0];
+        (unknown.bytes, unknown.sealed) = (NamedBytes::InPool, sealed);
+        let refused = site.put_named((only_new(&site, &named), file_of(&named)), (None, NamedImage::IsAll), "2");
+        assert!(matches!(refused, Err(TransferError::Pool(EngineError::ChunkGone))), "{refused:?}");
+    }
+    site.check();
+}
+
 #[test]
 fn a_damaged_answer_costs_a_lookup_and_no_byte() {
     let site = Site::new();
