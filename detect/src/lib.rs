@@ -36,7 +36,7 @@
 //! | program and threads | all | 4 MiB |
 //!
 //! Alone, M is [`MEMORY_BYTES`]: 20 MB resident. With an M of 10 MiB, four machines stay below the paper's 35 MB each, machine 0 at most
-//! 33; of eight machines, each takes 42 and machine 0 takes 52, as connections have slabs of their own. Measured: the example `machine`, VmHWM.
+//! 33; of eight machines, each takes 45 and machine 0 takes 56, as connections have slabs of their own (`dedupfs-bench rounds --machines 1,2,4,8`).
 //!
 //! # Parts
 //! - [`alone()`]: a round on one machine.
