@@ -26,6 +26,7 @@ mod layout;
 mod machine;
 mod mfdedup;
 mod million;
+mod nbdkit;
 mod options;
 mod pool;
 mod reclaim;
@@ -109,6 +110,7 @@ enum Command {
     Images(images::Images),
     #[command(alias = "image-nights")]
     ImageNights(images::ImageNights),
+    Disks(images::Disks),
     Staged(images::Staged),
     Rounds(rounds::RoundsArgs),
     Series(series::Series),
@@ -141,6 +143,7 @@ fn main() -> ExitCode {
             Command::BigFile(args) => big_file::run(&args),
             Command::Images(args) => images::run(&args),
             Command::ImageNights(args) => images::run_nights(&args),
+            Command::Disks(args) => images::run_disks(&args),
             Command::Staged(args) => images::run_staged(&args),
             Command::Rounds(args) => rounds::run(&args),
             Command::Series(args) => series::run(&args),

@@ -1,5 +1,6 @@
 //! Images of disks of which a part changed: put by a map of changes, beside other ways.
 
+mod disks;
 mod nights;
 mod staged;
 
@@ -18,6 +19,7 @@ use crate::options::{PoolOptions, count};
 use crate::pool::{Bench, Pool, dedupfs};
 use crate::{Outcome, command, fail, files, machine, table};
 
+pub use disks::{Disks, run as run_disks};
 pub use nights::{ImageNights, run as run_nights};
 pub use staged::{Staged, run as run_staged};
 
@@ -86,11 +88,20 @@ impl Pattern {
         format!("{}% {what}", self.percent)
     }
 
+    /// Bytes that change together.
+    fn unit_bytes(self) -> u64 {
+        if self.in_runs { SEGMENT_BYTES } else { CLUSTER_BYTES }
+    }
+
+    /// So many of the units of an image change.
+    fn changed_units(self, size_bytes: u64) -> u64 {
+        (size_bytes / self.unit_bytes() * self.percent / 100).max(1)
+    }
+
     /// Returns the ranges that change, in order.
     fn ranges(self, size_bytes: u64, random: &mut Random) -> Vec<(u64, u64)> {
-        let unit = if self.in_runs { SEGMENT_BYTES } else { CLUSTER_BYTES };
+        let (unit, wanted) = (self.unit_bytes(), self.changed_units(size_bytes));
         let units = size_bytes / unit;
-        let wanted = (units * self.percent / 100).max(1);
         let mut changed = std::collections::BTreeSet::new();
         let mut runs = RUNS.iter().cycle();
         while (changed.len() as u64) < wanted {

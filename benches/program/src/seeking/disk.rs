@@ -8,24 +8,17 @@ use std::time::Duration;
 
 use crate::command::Run;
 use crate::figures::timed;
-use crate::{Outcome, cleanup, command, fail, files, machine};
+use crate::{Outcome, cleanup, command, fail, files, nbdkit};
 
 const PLUGIN: &str = include_str!("disk.c");
-const HEADER: &str = "/usr/include/nbdkit-plugin.h";
-const PROGRAMS: [&str; 8] = ["cc", "nbdkit", "nbdfuse", "mkfs.ext4", "losetup", "mount", "umount", "setsid"];
+const PROGRAMS: [&str; 6] = ["nbdfuse", "mkfs.ext4", "losetup", "mount", "umount", "setsid"];
 
 /// Fails if this process cannot emulate disks.
 pub fn need_prerequisites() -> Outcome {
     if !rustix::process::geteuid().is_root() {
         return fail("loop devices need root");
     }
-    let missing = PROGRAMS.into_iter().find(|name| !machine::is_installed(name));
-    match missing.or_else(|| (!Path::new(HEADER).exists()).then_some(HEADER)) {
-        Some(name) => fail(format!(
-            "{name} is missing: please install gcc, nbdkit, nbdkit-plugin-dev, libnbd-bin, e2fsprogs, mount and util-linux"
-        )),
-        None => Ok(()),
-    }
+    nbdkit::need_prerequisites(&PROGRAMS)
 }
 
 /// A disk with a fresh ext4, which is mounted.
@@ -56,9 +49,8 @@ impl Disk {
     /// Makes a disk of so many bytes, whose content lies in memory.
     pub fn new(ram: &Path, bytes: u64) -> Outcome<Self> {
         let at = |name: &str| ram.join(name);
-        let (source, plugin) = (at("disk.c"), at("disk.so"));
-        fs::write(&source, PLUGIN).or_else(files::at("write", &source))?;
-        command!("cc", "-O2", "-shared", "-fPIC", "-o", &plugin, &source, "-lm").run()?;
+        // Beside the file of the disk.
+        let plugin = nbdkit::build("plugin", PLUGIN, ram)?;
         let (root, device) = (at("hdd"), at("disk"));
         let disk = Self { root, device, image: at("image"), counters: at("counters"), process: at("process") };
         File::create(&disk.image).and_then(|file| file.set_len(bytes)).or_else(files::at("make", &disk.image))?;
