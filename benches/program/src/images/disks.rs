@@ -73,8 +73,8 @@ pub fn run(args: &Disks) -> Outcome {
     bench.pool.mount()?;
     let (pool, mut figures) = (&bench.pool, Figures::default());
     figures.run = 1;
-    figures.record("template", "", args.size, pool.daemon, || {
-        server.put("template", &pool.at("template/1"))?.run()?;
+    figures.record("put", TEMPLATE, args.size, pool.daemon, || {
+        server.put(TEMPLATE, &pool.at("template/1"))?.run()?;
         pool.sync()
     })?;
     let nothing = server.write("nothing", "# nothing\n")?;
@@ -91,7 +91,7 @@ pub fn run(args: &Disks) -> Outcome {
     let memory = || pool.daemon.and_then(|pid| memory_bytes(pid, "VmRSS")).unwrap_or(0.0);
     let mut report = String::new();
     let (done, peak) = peak_while(&memory, || {
-        figures.record("night", "", night.logical_bytes(), pool.daemon, || {
+        figures.record("put", "night", night.logical_bytes(), pool.daemon, || {
             report = dedupfs("batch").arg("--json").arg(&plan).text()?;
             pool.sync()
         })
@@ -103,7 +103,7 @@ pub fn run(args: &Disks) -> Outcome {
         .into_iter()
         .flatten()
         .try_for_each(|disk| server.compare(&disk, &pool.at(&disk)))?;
-    figures.record("alone", "", night.changed_bytes(), pool.daemon, || {
+    figures.record("put", ALONE, night.changed_bytes(), pool.daemon, || {
         server.put(&format!("{ALONE}.alone"), &pool.at(ALONE).join("1"))?.run()?;
         pool.sync()
     })?;
@@ -115,6 +115,8 @@ pub fn run(args: &Disks) -> Outcome {
     Ok(())
 }
 
+/// The disk that all others are like. Their versions' files have its name.
+const TEMPLATE: &str = "template";
 /// A disk whose changed units are put alone, beside the night.
 const ALONE: &str = "beside";
 
@@ -239,10 +241,11 @@ impl Server {
     fn compare(&self, disk: &str, versions: &Path) -> Outcome {
         let all =
             fs::read_dir(versions).and_then(|all| all.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>, _>>());
+        // Behind the version `1`.
         let newest = all.or_else(files::at("list", versions))?.into_iter().filter(|path| !path.ends_with("1")).max();
         let Some(newest) = newest else { return fail(format!("{disk} has no version")) };
         let mut read = command!("nbdcopy", self.address(disk), "-").stdout(Stdio::piped()).start()?;
-        let mut compare = command!("cmp", "-", newest.join(disk));
+        let mut compare = command!("cmp", "-", newest.join(TEMPLATE));
         if let Some(content) = read.stdout.take() {
             compare.stdin(content);
         }
@@ -288,20 +291,20 @@ fn print(night: &Night<'_>, figures: &Figures, (report, stored, peak): (&Report,
     );
     println!("{}", table::head(&["", "bytes", "seconds", "MB/s", "processors"]));
     let row = |name: &str, figure: &str, bytes: u64| {
-        let rate = figures.median(figure, "").unwrap_or(0.0);
+        let rate = figures.median("put", figure).unwrap_or(0.0);
         let units = match figure {
             "night" => night.logical_bytes(),
-            "alone" => night.changed_bytes(),
+            ALONE => night.changed_bytes(),
             _ => args.size,
         };
         let seconds = units as f64 / rate;
-        let cpu = table::cell(figures.median(&format!("{figure} cpu"), ""), 2);
+        let cpu = table::cell(figures.median("put cpu", figure), 2);
         print_row!(name, table::human(bytes), table::number(seconds, 2), table::rate(bytes, seconds), cpu);
     };
-    row("the template", "template", args.size);
+    row("the template", TEMPLATE, args.size);
     row("the night: logical", "night", night.logical_bytes());
     row("the night: changed", "night", disks * night.changed_bytes());
-    row("the changes of one disk more, alone", "alone", night.changed_bytes());
+    row("the changes of one disk more, alone", ALONE, night.changed_bytes());
     println!();
     println!("{}", table::head(&["of the night", "bytes", "% of logical", "% of changed"]));
     for (name, bytes) in [
