@@ -55,12 +55,13 @@ pub fn damaged_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
             let pool = open(world, &Life { rebuilds: true, ..life.clone() }, disks).unwrap_or_else(|error| {
                 panic!("the index cannot be rebuilt: {error}");
             });
-            let unread = judge(world, &pool);
-            world.tell(|| format!("what cannot be read now: {unread:?}"));
             let report = check(&pool).unwrap_or_else(|error| panic!("cannot be checked after a rebuild: {error}"));
             (pool, report)
         }
     };
+    // A check stores bad nodes again from their copies.
+    let unread = judge(world, &pool);
+    world.tell(|| format!("what cannot be read now: {unread:?}"));
     let named: Vec<_> = report.affected.files.iter().flat_map(|file| &file.paths).collect();
     for (client, file) in world.unread() {
         let name = name(&world.plan, client, file);
