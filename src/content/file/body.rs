@@ -45,6 +45,12 @@ impl FileContext {
         self.with(IngestContext { scope: None, kept: Some(kept), ..(*self.ingest).clone() })
     }
 
+    /// The same, for content in which small changes lie anywhere.
+    #[must_use]
+    pub fn finer(&self) -> Self {
+        self.with(IngestContext { rule: self.ingest.rule.finer(), ..(*self.ingest).clone() })
+    }
+
     fn with(&self, ingest: IngestContext) -> Self {
         let Self { chunks, dirty, dirty_file_limit_bytes, .. } = self;
         let (chunks, dirty) = (chunks.clone(), dirty.clone());

@@ -4,6 +4,9 @@
 //! A segment may end behind a chunk whose fingerprint falls below a threshold, once it holds [`SEGMENT_MIN_BYTES`]. It
 //! must end before it would exceed [`SEGMENT_MAX_BYTES`]. List nodes do the same with numbers of children. Fingerprints
 //! are uniform, so the mean is the target.
+//!
+//! In an image of a disk, small changes lie anywhere. Each stores a segment anew, with a reference to each of its chunks to count, so
+//! segments are a quarter as long there ([`SegmentRule::finer`]).
 
 use dedupfs_store::Fingerprint;
 
@@ -14,12 +17,17 @@ use crate::limits::{
 
 /// Upper bound of the bytes of one entry in an encoded node: fingerprint, length, hint.
 const NODE_ENTRY_BYTES_MAX: usize = 64;
+/// Factor of [`SegmentRule::finer`].
+const FINER: u64 = 4;
 
 /// The rule for level 0.
 #[derive(Clone, Copy, Debug)]
 pub struct SegmentRule {
     /// A fingerprint whose second word is below this may end a segment.
     threshold: u64,
+    /// Bytes from which on a segment may end, and those that it has at most.
+    min_bytes: u64,
+    max_bytes: u64,
     /// Entries of a segment at most: its node must fit well into a container.
     entries_max: usize,
 }
@@ -31,17 +39,26 @@ impl SegmentRule {
         let chunks_after_minimum =
             ((SEGMENT_TARGET_BYTES - SEGMENT_MIN_BYTES) / u64::from(chunk_bytes_mean.max(1))).max(1);
         let entries_max = (container_bytes as usize / 4 / NODE_ENTRY_BYTES_MAX).clamp(1, SEGMENT_ENTRIES_MAX);
-        Self { threshold: u64::MAX / chunks_after_minimum, entries_max }
+        let (min_bytes, max_bytes) = (SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES);
+        Self { threshold: u64::MAX / chunks_after_minimum, min_bytes, max_bytes, entries_max }
+    }
+
+    /// The same for segments that are [`FINER`] times shorter.
+    #[must_use]
+    pub fn finer(self) -> Self {
+        let Self { threshold, min_bytes, max_bytes, entries_max } = self;
+        let (min_bytes, max_bytes) = (min_bytes / FINER, max_bytes / FINER);
+        Self { threshold: threshold.saturating_mul(FINER), min_bytes, max_bytes, entries_max }
     }
 
     /// Whether a segment of `bytes` and `entries` must end before a chunk of `next_bytes` is added.
     pub(crate) fn must_end_before(&self, bytes: u64, entries: usize, next_bytes: u64) -> bool {
-        entries > 0 && (bytes.saturating_add(next_bytes) > SEGMENT_MAX_BYTES || entries >= self.entries_max)
+        entries > 0 && (bytes.saturating_add(next_bytes) > self.max_bytes || entries >= self.entries_max)
     }
 
     /// Whether a segment that now has `bytes` ends behind the chunk `last`.
     pub(crate) fn ends_behind(&self, bytes: u64, last: &Fingerprint) -> bool {
-        bytes >= SEGMENT_MIN_BYTES && !last.is_zero() && last.second_word() < self.threshold
+        bytes >= self.min_bytes && !last.is_zero() && last.second_word() < self.threshold
     }
 }
 
@@ -86,6 +103,9 @@ mod tests {
             let segments = cut(&rule, &chunks).len() as u64;
             let mean = 400_000 * u64::from(chunk_bytes) / segments;
             assert!((3 << 20..5 << 20).contains(&mean), "mean {mean} at {chunk_bytes}");
+            let segments = cut(&rule.finer(), &chunks).len() as u64;
+            let mean = 400_000 * u64::from(chunk_bytes) / segments;
+            assert!((3 << 18..5 << 18).contains(&mean), "mean {mean} at {chunk_bytes}, finer");
         }
     }
 

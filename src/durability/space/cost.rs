@@ -82,6 +82,7 @@ impl ContentCost {
         // A chunk that does not fit leaves a region or container up to half empty.
         let regions = 2 * bytes / self.region_raw_bytes + 2 * runs;
         let containers = 2 * bytes / self.container_bytes + runs;
+        // Chunks of the least length leave room for the shorter segments of images.
         let segments = bytes / SEGMENT_MIN_BYTES + runs;
         Demand {
             data_bytes: bytes

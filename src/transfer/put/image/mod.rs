@@ -167,7 +167,7 @@ pub struct ImageReport {
 struct ImagePut<'a> {
     options: &'a ImageOptions,
     core: &'a Core,
-    new_content: scope::Context,
+    files: Arc<FileContext>,
     stream: StreamId,
     threads: usize,
     /// Named chunks, and the context of content of whose chunks answers were given ahead.
@@ -221,15 +221,16 @@ pub(crate) fn put_image(
     let base = Base::open(core, service, &options.base);
     let base_ino = base.as_ref().ok().map(|base| base.version);
     let new_content = scope::context(core, service, &tally, (into, base_ino));
+    let files = Arc::new(new_content.files.finer());
     let named = named.filter(|_| options.named != NamedImage::No).map(|file| {
         let named = Named::new(core, file);
-        let files = core.files.with_kept(named.kept.clone());
+        let files = core.files.finer().with_kept(named.kept.clone());
         (Mutex::new(named), Arc::new(files))
     });
     if options.named != NamedImage::No && named.is_none() {
         return Err(TransferError::Top("the named chunks of the image did not come with it".to_owned()));
     }
-    let put = ImagePut { options, core, new_content, stream: StreamId(STREAM_BASE | into), threads, named };
+    let put = ImagePut { options, core, files, stream: StreamId(STREAM_BASE | into), threads, named };
     let file_name = put.file_name(base.as_ref().ok())?;
     let made = put.image(&source, base.as_ref().map_err(String::as_str), changes)?;
     if source.has_changed() {
@@ -464,7 +465,7 @@ impl ImagePut<'_> {
     /// Stores all of the source, and returns whether all of it was read, or is a hole of its file. Chunks of the base are found without
     /// asking the index.
     fn whole(&self, source: &Source<'_>, base: Root, report: &mut ImageReport) -> Result<(FileBody, bool)> {
-        let files = &self.new_content.files;
+        let files = &self.files;
         // Of a comparison, or of a base that cannot be read to its end.
         report.verified_bytes += source.take_read_bytes();
         let mut body = match FileBody::anew(files.clone(), &base) {
@@ -520,7 +521,7 @@ impl ImagePut<'_> {
     }
 
     fn body(&self, root: &Root) -> Result<FileBody> {
-        Ok(FileBody::open(self.new_content.files.clone(), root)?)
+        Ok(FileBody::open(self.files.clone(), root)?)
     }
 
     /// Publishes content, and pins what its root names.

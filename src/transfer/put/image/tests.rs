@@ -98,6 +98,27 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     std::iter::repeat_with(next).take(len).collect()
 }
 
+/// A segment that holds a change is stored anew, with a reference to each of its chunks to count.
+#[test]
+fn segments_of_images_are_short() {
+    let nodes = |site: &Site| {
+        site.pool.sync().unwrap();
+        site.pool.stats().unwrap().recipe_nodes
+    };
+    let site = Site::new();
+    let mut bytes = noise(1, 24 << 20);
+    site.write(&bytes);
+    site.put(&site.options(), None, "1").unwrap();
+    let before = nodes(&site);
+    assert!((16..=36).contains(&before), "{before} nodes for 24 MiB");
+    bytes[12 << 20] ^= 1;
+    site.write(&bytes);
+    site.put(&site.options(), Some(vec![data(12 * MIB, 12 * MIB + 1)]), "2").unwrap();
+    // The segment, the list of segments, and the tree.
+    assert!(nodes(&site) - before <= 4, "{} nodes more", nodes(&site) - before);
+    site.check();
+}
+
 #[test]
 fn only_what_changed_is_read() {
     let site = Site::new();
