@@ -37,7 +37,9 @@ pub use file::{
 };
 pub use fingerprint::Fingerprinter;
 pub use ingest::{BatchPool, IngestContext};
-pub use limits::{BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
+pub use limits::{
+    BATCH_BYTES, BATCHES_IN_FLIGHT_MAX, FILE_BYTES_MAX, IMAGE_SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES,
+};
 pub use recipe::segmenter::SegmentRule;
 pub use stores::{Indexes, Stores};
 pub use workers::WorkerPool;

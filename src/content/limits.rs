@@ -16,6 +16,12 @@ pub(crate) const BATCHES_IN_FLIGHT_MIN: usize = 2;
 pub(crate) const SEGMENT_TARGET_BYTES: u64 = 4 * MIB;
 /// A segment ends by its content only from this size on.
 pub const SEGMENT_MIN_BYTES: u64 = MIB;
+/// Segments of images are so many times shorter: each change anywhere stores one anew, and counts its references.
+pub(crate) const FINER: u64 = 4;
+/// The least length from which on a segment of an image ends by its content.
+pub const IMAGE_SEGMENT_MIN_BYTES: u64 = SEGMENT_MIN_BYTES / FINER;
+/// Memory of a piece in the list of an open file.
+pub(crate) const PIECE_BYTES: u64 = 80;
 /// Largest segment: bounds the memory of one segment.
 pub const SEGMENT_MAX_BYTES: u64 = 8 * MIB;
 /// Largest number of entries of one segment (with many small zero runs between chunks the byte limits would not bound

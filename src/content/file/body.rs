@@ -11,7 +11,7 @@ use crate::containers::StreamId;
 use crate::dedup::{Deduplicator, KeptAnswers, Neighbour};
 use crate::fetch::Fetcher;
 use crate::ingest::{Ingest, IngestContext};
-use crate::limits::{BATCH_BYTES, FILE_BYTES_MAX, GAP_AS_ZEROS_BYTES};
+use crate::limits::{BATCH_BYTES, FILE_BYTES_MAX, FINER, GAP_AS_ZEROS_BYTES, PIECE_BYTES, SEGMENT_TARGET_BYTES};
 use crate::recipe::{PieceKind, PieceList, tree};
 
 /// The parts that all files of a pool share.
@@ -45,10 +45,16 @@ impl FileContext {
         self.with(IngestContext { scope: None, kept: Some(kept), ..(*self.ingest).clone() })
     }
 
-    /// The same, for content in which small changes lie anywhere.
+    /// The same, for an image of this length, in which small changes lie anywhere: its segments are shorter, if its list of pieces then takes
+    /// at most a quarter of the budget of open files.
     #[must_use]
-    pub fn finer(&self) -> Self {
-        self.with(IngestContext { rule: self.ingest.rule.finer(), ..(*self.ingest).clone() })
+    pub fn finer(&self, size_bytes: u64) -> Self {
+        let pieces = size_bytes / (SEGMENT_TARGET_BYTES / FINER);
+        let rule = match pieces * PIECE_BYTES <= self.ingest.memory_limit_bytes / 4 {
+            true => self.ingest.rule.finer(),
+            false => self.ingest.rule,
+        };
+        self.with(IngestContext { rule, ..(*self.ingest).clone() })
     }
 
     fn with(&self, ingest: IngestContext) -> Self {
@@ -109,6 +115,12 @@ impl FileBody {
             changed: false,
             failed: None,
         })
+    }
+
+    /// Returns the number of segments and holes.
+    #[must_use]
+    pub fn piece_count(&self) -> usize {
+        self.pieces.len()
     }
 
     /// Makes content that is likely to have chunks of `former`. That root must stay referred to as long as this lives.

@@ -11,14 +11,12 @@
 use dedupfs_store::Fingerprint;
 
 use crate::limits::{
-    LIST_CHILDREN_MAX, LIST_CHILDREN_MEAN, LIST_CHILDREN_MIN, SEGMENT_ENTRIES_MAX, SEGMENT_MAX_BYTES,
+    FINER, LIST_CHILDREN_MAX, LIST_CHILDREN_MEAN, LIST_CHILDREN_MIN, SEGMENT_ENTRIES_MAX, SEGMENT_MAX_BYTES,
     SEGMENT_MIN_BYTES, SEGMENT_TARGET_BYTES,
 };
 
 /// Upper bound of the bytes of one entry in an encoded node: fingerprint, length, hint.
 const NODE_ENTRY_BYTES_MAX: usize = 64;
-/// Factor of [`SegmentRule::finer`].
-const FINER: u64 = 4;
 
 /// The rule for level 0.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +41,7 @@ impl SegmentRule {
         Self { threshold: u64::MAX / chunks_after_minimum, min_bytes, max_bytes, entries_max }
     }
 
-    /// The same for segments that are [`FINER`] times shorter.
+    /// The same for segments of images.
     #[must_use]
     pub fn finer(self) -> Self {
         let Self { threshold, min_bytes, max_bytes, entries_max } = self;

@@ -3,7 +3,7 @@
 use std::ops::Add;
 
 use dedupfs_content::Chunker;
-use dedupfs_content::{SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
+use dedupfs_content::{IMAGE_SEGMENT_MIN_BYTES, SEGMENT_MAX_BYTES, SEGMENT_MIN_BYTES};
 use dedupfs_store::container::{region_frame_bytes_bound, toc_bytes_bound};
 use dedupfs_store::device::DIRECT_ALIGNMENT_BYTES;
 
@@ -122,10 +122,14 @@ impl ContentCost {
     /// Cost of sharing `bytes` of another file. Both ends are cut anew, or everything is copied if it is less than `copied_bytes_max`;
     /// the shared part is listed.
     pub(crate) fn of_clone(&self, bytes: u64, copied_bytes_max: u64) -> Demand {
-        let listed_bytes = bytes / SEGMENT_MIN_BYTES * CHILD_BYTES;
-        let listed = Demand { meta_bytes: listed_bytes, data_bytes: 0 };
+        let listed = self.of_lists(bytes / IMAGE_SEGMENT_MIN_BYTES);
         // The file may shrink before the copy: then at most `copied_bytes_max` is copied.
         self.of_extents(bytes.min(copied_bytes_max), 2) + listed + Demand::change(0)
+    }
+
+    /// Cost of the lists of a file with so many pieces.
+    pub(crate) fn of_lists(&self, pieces: u64) -> Demand {
+        Demand { meta_bytes: pieces * CHILD_BYTES, data_bytes: 0 }
     }
 
     /// Cost of truncating a file: the end of its last chunk and the segment around it are stored anew.

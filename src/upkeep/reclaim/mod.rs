@@ -76,7 +76,7 @@ pub(crate) struct RunMemory {
     pub group_chunks: u64,
     /// Uncompressed bytes that are read before they are written.
     pub batch_bytes: u64,
-    /// Nodes of the newest versions that are walked, some 40 bytes each; never while a batch has its bytes.
+    /// Nodes of the newest versions that are walked, some 20 bytes each; never while a batch has its bytes.
     pub walked_nodes: u64,
 }
 
@@ -87,7 +87,7 @@ impl RunMemory {
         Self {
             group_chunks: if group > 1 << 20 { 1 << 20 } else { group },
             batch_bytes: if batch > 64 << 20 { 64 << 20 } else { batch },
-            walked_nodes: memory_bytes / 16 / 40,
+            walked_nodes: memory_bytes / 16 / 20,
         }
     }
 }

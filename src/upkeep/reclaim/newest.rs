@@ -48,7 +48,8 @@ pub(super) struct Walk<'a> {
     /// References that may still be read.
     references_left: u64,
     inodes_max: u64,
-    met: HashSet<dedupfs_store::Fingerprint>,
+    /// Words of the fingerprints of nodes. Two nodes with the same word would cost order alone.
+    met: HashSet<u64>,
 }
 
 /// Visits a reference, and the content of its node unless that is unreadable.
@@ -80,7 +81,7 @@ impl<'a> Walk<'a> {
             if self.met.len().is_multiple_of(NODES_AT_ONCE) && self.pace.between_steps().is_some() {
                 return ControlFlow::Break(());
             }
-            if self.met.insert(child.fingerprint) {
+            if self.met.insert(child.fingerprint.second_word()) {
                 let view = self.nodes.node_of(&child.fingerprint, child.hint).ok();
                 visit(&reference, view.as_ref())?;
                 let references = view.as_ref().map_or(0, |view| view.references().len() as u64);

@@ -1,5 +1,6 @@
 //! A night of many disks, whose content is made when it is read, so that they need no room.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -25,7 +26,7 @@ const NOISE_BYTES: u64 = 512;
 ///
 /// The pool has the template, and each disk as it was, which is like the template. Each unit that changed begins with content from elsewhere in the
 /// template; the rest is new. An eighth of each 4 KiB does not compress. nbdkit makes the content while it is read, on the same processors. The
-/// first and the last disk are compared with their versions. Beside them: the new versions' changed units alone, put as an image. Needs nbdkit
+/// first and the last disk are compared with their versions. Beside them, the changed units of one disk more are put alone, as an image. Needs nbdkit
 /// with the headers for plugins, nbdcopy and a C compiler.
 #[derive(clap::Args)]
 pub struct Disks {
@@ -99,10 +100,8 @@ pub fn run(args: &Disks) -> Outcome {
     done?;
     let stored = unique_bytes(pool)?.saturating_sub(before);
     let report = Report::new(&report)?;
-    [night.names().next(), night.names().next_back()]
-        .into_iter()
-        .flatten()
-        .try_for_each(|disk| server.compare(&disk, &pool.at(&disk)))?;
+    let ends: BTreeSet<_> = [night.names().next(), night.names().next_back()].into_iter().flatten().collect();
+    ends.iter().try_for_each(|disk| server.compare(disk, &pool.at(disk)))?;
     figures.record("put", ALONE, night.changed_bytes(), pool.daemon, || {
         server.put(&format!("{ALONE}.alone"), &pool.at(ALONE).join("1"))?.run()?;
         pool.sync()
@@ -284,10 +283,10 @@ impl Report {
 fn print(night: &Night<'_>, figures: &Figures, (report, stored, peak): (&Report, u64, f64)) {
     let (args, disks) = (night.args, night.args.disks);
     println!(
-        "- {disks} disks of {}, {} changed, {}% of it known\n",
+        "- {disks} disks of {}, {} changed, {:.1}% of it known\n",
         table::human(args.size),
         args.changed.name(),
-        args.known
+        100.0 * night.known_bytes as f64 / night.unit_bytes as f64
     );
     println!("{}", table::head(&["", "bytes", "seconds", "MB/s", "processors"]));
     let row = |name: &str, figure: &str, bytes: u64| {

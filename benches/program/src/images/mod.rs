@@ -13,7 +13,7 @@ use std::str::FromStr;
 use dedupfs_tools::parse_size;
 
 use crate::command::Run;
-use crate::data::Random;
+use crate::data::{Random, real_bytes};
 use crate::figures::Figures;
 use crate::options::{PoolOptions, count};
 use crate::pool::{Bench, Pool, dedupfs};
@@ -28,15 +28,18 @@ pub use staged::{Staged, run as run_staged};
 ///
 /// Each way starts with a new pool that has the image before, and ends with `dedupfs sync`. The image that the first two ways make is
 /// compared with the source. The image lies in memory; each 4 KiB of it compress to about half. An image that repeats its content lies in a
-/// second pool, because it would fit nowhere else: what is read of it, that pool's daemon reads.
+/// second pool, because it would fit nowhere else: what is read of it, that pool's daemon reads. One of real content lies beside the pool.
 #[derive(clap::Args)]
 pub struct Images {
-    /// Size of the image; as much is needed on disk, and in memory
+    /// Size of the image; as much is needed on disk, and in memory; with --content twice as much on disk
     #[arg(long, default_value = "4G", value_parser = parse_size)]
     size: u64,
     /// So many times the image repeats content of --size
     #[arg(long, default_value = "1", value_parser = count)]
     repeat: u64,
+    /// Directories with the content of the image, each file's once
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "repeat")]
+    content: Vec<PathBuf>,
     /// Ways
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = WAYS.map(str::to_owned), value_parser = WAYS)]
     ways: Vec<String>,
@@ -121,10 +124,15 @@ pub fn run(args: &Images) -> Outcome {
     let size = args.size * args.repeat;
     // The new bytes lie in memory, too, and then in the pools.
     let new_bytes = args.changed.iter().map(|pattern| size / 100 * pattern.percent).max().unwrap_or(0);
-    let (memory, pools) = (args.size + new_bytes, (args.size + new_bytes) * args.repeat.min(2));
+    let content = args.size + new_bytes;
+    let (memory, pools) = match args.content.is_empty() {
+        true => (content, content * args.repeat.min(2)),
+        false => (new_bytes, content + args.size),
+    };
     let mut bench = Bench::new(&programs, &["cp", "cmp"], &args.pool, memory + (1 << 30), pools + (2 << 30))?;
     println!("{}\n", machine::describe(&bench.work)?);
-    let (unique, map, new) = (bench.ram.join("disk.raw"), bench.ram.join("map"), bench.ram.join("new"));
+    let place = if args.content.is_empty() { &bench.ram } else { &bench.work };
+    let (unique, map, new) = (place.join("disk.raw"), bench.ram.join("map"), bench.ram.join("new"));
     let mut second = Pool::new(bench.work.join("second"), bench.work.join("second.mnt"), &[], &[])?;
     let image = if args.repeat == 1 { unique.clone() } else { second.at("disk.raw") };
     let mut figures = Figures::default();
@@ -132,7 +140,7 @@ pub fn run(args: &Images) -> Outcome {
         figures.run = run;
         for pattern in &args.changed {
             for way in &args.ways {
-                make_image(&unique, args.size)?;
+                make_image(&unique, args)?;
                 if args.repeat > 1 {
                     second.format()?;
                     second.mount()?;
@@ -252,17 +260,27 @@ fn stored_bytes(pool: &Pool) -> Outcome<u64> {
 }
 
 /// Makes an image, the same each time.
-fn make_image(image: &Path, size_bytes: u64) -> Outcome {
+fn make_image(image: &Path, args: &Images) -> Outcome {
     let mut random = Random::new("image");
     let made = File::create(image).and_then(|file| {
         let (mut to, mut block) = (BufWriter::with_capacity(1 << 20, file), [0; BLOCK_BYTES]);
-        for _ in 0..size_bytes / BLOCK_BYTES as u64 {
+        if !args.content.is_empty() {
+            let got = real_bytes(&args.content, args.size, &mut to)?;
+            to.flush()?;
+            // What is not written yet would be written while a way is measured.
+            return to.get_ref().sync_all().map(|()| got);
+        }
+        for _ in 0..args.size / BLOCK_BYTES as u64 {
             fill(&mut random, &mut block)?;
             to.write_all(&block)?;
         }
-        to.flush()
+        to.flush()?;
+        Ok(args.size)
     });
-    made.or_else(files::at("make", image))
+    match made.or_else(files::at("make", image))? {
+        got if got == args.size => Ok(()),
+        got => fail(format!("the directories of --content have {} of content", table::human(got))),
+    }
 }
 
 /// Makes an image that repeats another one: clones of a copy beside it, which the kernel asks of the pool.
@@ -294,7 +312,8 @@ fn change(image: &Path, ranges: &[(u64, u64)], (map, new): (&Path, &Path), rando
             file.write_all_at(&bytes, *from)?;
             alone.write_all(&bytes)?;
         }
-        alone.flush()
+        alone.flush()?;
+        file.sync_all()
     };
     changed().or_else(files::at("change", image))
 }

@@ -221,10 +221,10 @@ pub(crate) fn put_image(
     let base = Base::open(core, service, &options.base);
     let base_ino = base.as_ref().ok().map(|base| base.version);
     let new_content = scope::context(core, service, &tally, (into, base_ino));
-    let files = Arc::new(new_content.files.finer());
+    let files = Arc::new(new_content.files.finer(source.size_bytes));
     let named = named.filter(|_| options.named != NamedImage::No).map(|file| {
         let named = Named::new(core, file);
-        let files = core.files.finer().with_kept(named.kept.clone());
+        let files = core.files.finer(source.size_bytes).with_kept(named.kept.clone());
         (Mutex::new(named), Arc::new(files))
     });
     if options.named != NamedImage::No && named.is_none() {
@@ -527,6 +527,7 @@ impl ImagePut<'_> {
     /// Publishes content, and pins what its root names.
     fn publish(&self, body: &mut FileBody) -> Result<(Root, u64, Option<Keep>)> {
         let _pass = self.core.begin_change()?;
+        let _room = self.core.admit(self.core.cost.of_lists(body.piece_count() as u64))?;
         let mut outcome = None;
         let mut log = |published: Published| {
             let keep = self.core.dedup.pin_root(&published.root).map(|pin| Keep::Root(Arc::new(pin)));
