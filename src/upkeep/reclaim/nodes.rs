@@ -12,7 +12,7 @@ use super::{Run, Stopped};
 /// Nodes found by one scan of their index: bounds memory.
 const NODES_AT_ONCE: usize = 100_000;
 /// Nodes claimed together: a step. A run can be held or ended between steps. Each step begins and ends with a commit,
-/// so it should not be too short. A node can be of one small file or of 4 MiB of content.
+/// so it should not be too short. A node can be of one small file or of 8 MiB of content.
 const NODES_OF_A_STEP: usize = 16_384;
 /// Nodes claimed together at least, even if fewer were freed before.
 const NODES_OF_A_STEP_MIN: usize = 1024;

@@ -2,7 +2,7 @@
 //!
 //! Of recipes only lists are read here, one node in some hundred; of frozen trees all nodes. Chunks are counted later:
 //! each segment, and each tree node that names chunks, is read once more, in the order of places. Memory: 49 bytes for each node of all recipe containers, in a hash table of 8/7 to
-//! 16/7 of their number, created in its final size: 56 to 112 bytes for a node of some 500 chunks.
+//! 16/7 of their number, created in its final size: 56 to 112 bytes for a node of some 500 chunks, or of an image 128.
 
 use std::collections::{HashMap, HashSet};
 
