@@ -1,5 +1,6 @@
 //! How well the versions of a pool lie for being restored, before and after reclaiming.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::command::Run;
@@ -8,15 +9,16 @@ use crate::options::{Caches, PoolOptions, count};
 use crate::pool::{Bench, Pool, dedupfs, program};
 use crate::sources::Sources;
 use crate::synthetic::Synthetic;
-use crate::{Outcome, command, files, machine, print_row, say, table};
+use crate::{Outcome, command, files, machine, print_row, say, table, usage};
 
 /// Measures restores of the first, middle and newest of many versions, before and after arranging, and after reclaiming.
 ///
-/// Each restore is cold: the pool is mounted anew, with nothing of it in the page cache. Besides the rate it tells what the engine read for
-/// it. Regions waited for are those that a reader needed before they were read ahead; lookups are chunks that a reader looked up in the
-/// index by itself. Arranging is dedupfs-gc --arrange all. Before reclaiming, every second version is removed, but for these three;
-/// it is dedupfs-gc --arrange all --threshold 100 --leave 0, so that everything moves that can. In the end the versions left are compared
-/// with what was put.
+/// The pool is copied before it is arranged, and again before it is reclaimed, so the three states are measured in turns and the noise of
+/// the machine meets them alike. Each restore is cold: its pool is mounted anew, with nothing of it in the page cache. Besides the rate it
+/// tells what the engine read for it. Regions waited for are those that a reader needed before they were read ahead; lookups are chunks
+/// that a reader looked up in the index by itself. Arranging is dedupfs-gc --arrange all. Before reclaiming, every second version is
+/// removed, but for these three; it is dedupfs-gc --arrange all --threshold 100 --leave 0, so that everything moves that can. In the end
+/// the versions left are compared with what was put, and each pool is checked.
 #[derive(clap::Args)]
 pub struct Layout {
     /// Directory with one directory for each version [default: synthetic ones: half of the files change in four places each time]
@@ -24,7 +26,7 @@ pub struct Layout {
     #[command(flatten)]
     synthetic: Synthetic,
     /// Restores of each version, of which the median counts
-    #[arg(long, default_value = "3", value_parser = count)]
+    #[arg(long, default_value = "9", value_parser = count)]
     runs: u64,
     #[command(flatten)]
     pool: PoolOptions,
@@ -38,10 +40,18 @@ struct Measurement<'a> {
     sources: Sources,
 }
 
+/// A state of the pool, with words for it.
+type State = (&'static str, Pool);
+
+const TOOLS: [&str; 2] = ["get", "cp"];
+
 /// Runs the command.
 pub fn run(args: &Layout) -> Outcome {
+    if args.pool.mkfs.0.iter().any(|word| word.starts_with("--data")) {
+        return usage("the pool is copied as one directory: leave out --data");
+    }
     let mut sources = Sources::new(args.series.as_deref(), args.synthetic.clone())?;
-    let (memory, disk) = (10 * sources.version_bytes(), 2 * sources.all_bytes());
+    let (memory, disk) = (10 * sources.version_bytes(), 4 * sources.all_bytes());
     let programs = ["dedupfs", "dedupfs-stats", "dedupfs-gc"];
     let bench = Bench::new(&programs, &["cp", "diff"], &args.pool.arranged_by_hand(), memory, disk)?;
     sources.make_in(&bench.ram);
@@ -53,76 +63,115 @@ pub fn run(args: &Layout) -> Outcome {
 impl Measurement<'_> {
     fn all(mut self) -> Outcome {
         self.bench.pool.format()?;
-        self.bench.pool.mount()?;
-        self.put_all()?;
-        println!(
-            "{}",
-            table::head(&[
-                "restore of",
-                "by",
-                "MB/s",
-                "of the first",
-                "data, MB read",
-                "recipes, MB read",
-                "regions",
-                "waited for",
-                "lookups"
-            ])
-        );
-        self.restores("")?;
-        self.reclaim(&["--threshold", "0"])?;
-        self.restores(", arranged")?;
-        self.sources.forget_some(&self.bench.pool)?;
-        self.reclaim(&["--threshold", "100", "--leave", "0"])?;
-        self.restores(", reclaimed")?;
-        self.sources.compare(&self.bench.pool.mnt)?;
-        self.bench.pool.unmount()?;
-        self.bench.pool.fsck()
+        let mut states = self.states()?;
+        self.restores(&mut states)?;
+        let (_, reclaimed) = &mut states[2];
+        reclaimed.mount()?;
+        self.sources.compare(&reclaimed.mnt)?;
+        reclaimed.unmount()?;
+        states.iter().try_for_each(|(_, pool)| pool.fsck())
     }
 
-    fn reclaim(&self, options: &[&str]) -> Outcome {
-        let gc =
-            || command!(program("dedupfs-gc"), "--arrange", "all", &self.bench.pool.mnt).args(options).quiet().run();
-        let seconds = timed(gc)?;
-        say!("dedupfs-gc took {seconds:.2} s");
-        Ok(())
-    }
-
-    fn put_all(&self) -> Outcome {
-        for (number, name) in self.sources.names.iter().enumerate() {
-            dedupfs("put").arg(self.sources.make(number)?).arg(self.bench.pool.at(name)).quiet().run()?;
+    /// Makes the pool in its three states.
+    fn states(&mut self) -> Outcome<[State; 3]> {
+        let Self { bench: Bench { work, pool, .. }, sources, .. } = self;
+        pool.mount()?;
+        for (number, name) in sources.names.iter().enumerate() {
+            dedupfs("put").arg(sources.make(number)?).arg(pool.at(name)).quiet().run()?;
         }
-        Ok(())
+        pool.unmount()?;
+        let mut arranged = pool.copy(work.join("arranged"))?;
+        arranged.mount()?;
+        arrange(&arranged, &["--threshold", "0"])?;
+        arranged.unmount()?;
+        let mut reclaimed = arranged.copy(work.join("reclaimed"))?;
+        reclaimed.mount()?;
+        sources.forget_some(&reclaimed)?;
+        arrange(&reclaimed, &["--threshold", "100", "--leave", "0"])?;
+        reclaimed.unmount()?;
+        Ok([("", pool.copy(work.join("put"))?), (", arranged", arranged), (", reclaimed", reclaimed)])
     }
 
-    fn restores(&mut self, when: &str) -> Outcome {
-        for by in ["get", "cp"] {
-            let mut first = None;
-            for (title, number) in self.sources.chosen() {
-                let name = &self.sources.names[number];
-                let mut runs = Vec::new();
-                for _ in 0..self.args.runs {
-                    runs.push(restore(&mut self.bench, self.args.caches.drop_caches, by, name)?);
+    fn restores(&self, states: &mut [State; 3]) -> Outcome {
+        let mut runs = BTreeMap::<_, Vec<Restore>>::new();
+        for number in 0..self.args.runs {
+            say!("run {} of {}", number + 1, self.args.runs);
+            for (by, tool) in TOOLS.into_iter().enumerate() {
+                for (state, (_, pool)) in states.iter_mut().enumerate() {
+                    for (version, (_, at)) in self.sources.chosen().into_iter().enumerate() {
+                        let restored = self.restore(pool, tool, &self.sources.names[at])?;
+                        runs.entry((by, state, version)).or_default().push(restored);
+                    }
                 }
-                let median_of =
-                    |of: fn(&Restore) -> f64| median(&runs.iter().map(of).collect::<Vec<_>>()).unwrap_or(0.0);
-                let rate = median_of(|run| run.rate);
-                let share = rate / *first.get_or_insert(rate);
-                print_row!(
-                    format!("{title}{when}"),
-                    by,
-                    table::number(rate, 0),
-                    table::number(share, 2),
-                    table::number(median_of(|run| run.data_mb), 1),
-                    table::number(median_of(|run| run.recipes_mb), 2),
-                    median_of(|run| run.regions),
-                    median_of(|run| run.waited_for),
-                    median_of(|run| run.lookups)
-                );
             }
         }
+        let columns = [
+            "restore of",
+            "by",
+            "MB/s",
+            "of the first put",
+            "data, MB read",
+            "recipes, MB read",
+            "regions",
+            "waited for",
+            "lookups",
+        ];
+        println!("{}", table::head(&columns));
+        let medians = |of: fn(&Restore) -> f64, at: (usize, usize, usize)| {
+            median(&runs[&at].iter().map(of).collect::<Vec<_>>()).unwrap_or(0.0)
+        };
+        for &at in runs.keys() {
+            let (by, state, version) = at;
+            let median_of = |of: fn(&Restore) -> f64| medians(of, at);
+            let rate = median_of(|run| run.rate);
+            print_row!(
+                format!("{}{}", self.sources.chosen()[version].0, states[state].0),
+                TOOLS[by],
+                table::number(rate, 0),
+                table::number(rate / medians(|run| run.rate, (by, 0, 0)), 2),
+                table::number(median_of(|run| run.data_mb), 1),
+                table::number(median_of(|run| run.recipes_mb), 2),
+                median_of(|run| run.regions),
+                median_of(|run| run.waited_for),
+                median_of(|run| run.lookups)
+            );
+        }
+        println!("\n{}", machine::describe_end(self.args.runs)?);
         Ok(())
     }
+
+    /// Restores a version from a pool that is mounted for it, by `dedupfs get` or through the mount by cp.
+    fn restore(&self, pool: &mut Pool, by: &str, name: &str) -> Outcome<Restore> {
+        let ram = &self.bench.ram;
+        files::cold(&pool.path, self.args.caches.drop_caches)?;
+        pool.mount()?;
+        let from = pool.at(name);
+        let bytes = files::content_bytes(&from);
+        files::empty_out(ram, bytes)?;
+        pool.remount_cold(self.args.caches.drop_caches)?;
+        let before = figures(pool)?;
+        let out = ram.join("out").join("tree");
+        let seconds = timed(|| copy_out(by, &from, &out))?;
+        let after = figures(pool)?;
+        files::remove(&ram.join("out"))?;
+        pool.unmount()?;
+        let of = |at: usize| (after[at] - before[at]) as f64;
+        Ok(Restore {
+            rate: bytes as f64 / 1e6 / seconds,
+            data_mb: of(0) / 1e6,
+            recipes_mb: of(1) / 1e6,
+            regions: of(2) + of(3),
+            waited_for: of(2),
+            lookups: of(4),
+        })
+    }
+}
+
+/// Arranges the versions of a mounted pool, and reclaims with these options.
+fn arrange(pool: &Pool, options: &[&str]) -> Outcome {
+    let seconds = timed(|| command!(program("dedupfs-gc"), "--arrange", "all", &pool.mnt).args(options).quiet().run())?;
+    say!("dedupfs-gc took {seconds:.2} s");
+    Ok(())
 }
 
 /// The figures of a restore: MB/s of files, MB that the engine read, regions of content that it read, those that a reader waited
@@ -134,29 +183,6 @@ struct Restore {
     regions: f64,
     waited_for: f64,
     lookups: f64,
-}
-
-/// Restores a version from a pool that is mounted anew, by `dedupfs get` or through the mount by cp.
-fn restore(bench: &mut Bench, drop_caches: bool, by: &str, name: &str) -> Outcome<Restore> {
-    let Bench { ram, pool, .. } = bench;
-    let from = pool.at(name);
-    let bytes = files::content_bytes(&from);
-    files::empty_out(ram, bytes)?;
-    pool.remount_cold(drop_caches)?;
-    let before = figures(pool)?;
-    let out = ram.join("out").join("tree");
-    let seconds = timed(|| copy_out(by, &from, &out))?;
-    let after = figures(pool)?;
-    files::remove(&ram.join("out"))?;
-    let of = |at: usize| (after[at] - before[at]) as f64;
-    Ok(Restore {
-        rate: bytes as f64 / 1e6 / seconds,
-        data_mb: of(0) / 1e6,
-        recipes_mb: of(1) / 1e6,
-        regions: of(2) + of(3),
-        waited_for: of(2),
-        lookups: of(4),
-    })
 }
 
 /// Copies a version to a new directory, by `dedupfs get` or by cp.

@@ -118,6 +118,14 @@ impl Pool {
         Ok(())
     }
 
+    /// Copies the pool, which is not mounted, to a new directory; the copy is mounted in the same place.
+    pub fn copy(&self, path: PathBuf) -> Outcome<Self> {
+        command!("cp", "-a", &self.path, &path).run()?;
+        command!("sync", "-f", &path).run()?;
+        let (mnt, mkfs, mount) = (self.mnt.clone(), self.mkfs.clone(), self.mount.clone());
+        Ok(Self { path, mnt, mkfs, mount, daemon: None })
+    }
+
     /// Unmounts, drops the caches of the pool (or all of them), and mounts again.
     pub fn remount_cold(&mut self, drop_caches: bool) -> Outcome {
         self.unmount()?;
