@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dedupfs::reclaim::{Arranging, CREDIT_FILE, Credit, ReclaimOptions, ReclaimReport};
 use dedupfs::{NoProgress, Pool};
-use dedupfs_service::{FileService, ROOT_INO};
+use dedupfs_service::{FileService, Listing, ROOT_INO};
 use dedupfs_store::device::Device;
 
 use super::site::*;
@@ -245,4 +245,36 @@ fn regression_a_version_of_many_small_files_is_told_apart_from_older_content() {
     let moved_bytes = pool.reclaim(&options, &NoProgress).expect("reclaims").moved_bytes;
     let active_bytes = Credit::read(&*device, &pool.core().pool).expect("reads").copied_bytes;
     assert!(moved_bytes > 1_000_000 && active_bytes * 10 > moved_bytes * 8, "{active_bytes} of {moved_bytes}");
+}
+
+/// Between the recipes, the nodes of a directory had a listing read all recipes, which were out of the cache again when the files were read.
+#[test]
+fn regression_a_listing_of_an_arranged_version_reads_no_recipes() {
+    const MANY: u64 = 300;
+    let device = formatted();
+    let pool = open(&device);
+    let live = directory(&pool, ROOT_INO, "live");
+    (0..MANY).for_each(|number| {
+        file(&pool, live, &format!("f{number}"), &bytes(number + 1, FILE_BYTES));
+    });
+    snapshot(&pool, "live", "", "first");
+    // Half of the recipes are garbage then.
+    let content = |number: u64| bytes(number + 1 + MANY * (number % 2), FILE_BYTES);
+    (1..MANY).step_by(2).for_each(|number| write(&pool, find(&pool, &format!("live/f{number}")), 0, &content(number)));
+    snapshot(&pool, "live", "", "v");
+    forget(&pool, ROOT_INO, "first");
+    let everything = ReclaimOptions { arranging: Arranging::All, leave_percent: 0, ..ReclaimOptions::below(100) };
+    pool.reclaim(&everything, &NoProgress).expect("reclaims");
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&device);
+    let read_bytes = || pool.stats().expect("tells").recipe_containers.read_bytes;
+    let top = find(&pool, "v");
+    let listed = pool.service().read_directory(top, 0, MANY as usize, Listing::Attributes).expect("lists");
+    let by_listing = read_bytes();
+    assert_eq!(listed.len() as u64, MANY);
+    (0..MANY).for_each(|number| {
+        assert!(read(&pool, find(&pool, &format!("v/f{number}"))) == content(number));
+    });
+    assert!(by_listing * 2 < read_bytes(), "{by_listing} of {}", read_bytes());
 }

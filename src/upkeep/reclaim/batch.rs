@@ -18,7 +18,7 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, OperationsLo
 
 use super::Run;
 use super::freeing::Emptied;
-use super::order::RestoreOrder;
+use super::order::{Place, RestoreOrder};
 use super::victims::Candidate;
 
 /// Bytes appended while writers wait.
@@ -26,7 +26,7 @@ const COPY_AT_ONCE_BYTES: usize = 2 << 20;
 
 /// A live chunk or node that was read.
 struct Gathered {
-    place: u32,
+    place: Place,
     from: ContainerId,
     fingerprint: Fingerprint,
     start: usize,
@@ -223,7 +223,7 @@ impl<'b, 'r> Batch<'b, 'r> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&data);
         self.gathered.push(Gathered {
-            place: self.order.map_or(0, |order| order.place_of(&fingerprint)),
+            place: self.order.map(|order| order.place_of(&fingerprint)).unwrap_or_default(),
             from,
             fingerprint,
             start,
@@ -237,8 +237,7 @@ impl<'b, 'r> Batch<'b, 'r> {
         let mut gathered = std::mem::take(&mut self.gathered);
         // The sort is stable: chunks without a place keep their order.
         gathered.sort_by_key(|gathered| gathered.place);
-        let is_active = |place| self.order.is_some_and(|order| order.is_active(place));
-        let (archive, active) = gathered.split_at(gathered.partition_point(|gathered| !is_active(gathered.place)));
+        let (archive, active) = gathered.split_at(gathered.partition_point(|gathered| !gathered.place.is_active()));
         self.append(RECLAIM_STREAM, archive)?;
         self.append(ACTIVE_STREAM, active)?;
         self.bytes.clear();

@@ -367,7 +367,7 @@ impl<'a> Run<'a> {
         let mut sums: HashMap<ContainerId, (u64, u64)> = HashMap::with_capacity(group.len());
         for (container, fingerprint) in &alive {
             let sum = sums.entry(*container).or_default();
-            *sum = (sum.0 + u64::from(order.place_of(fingerprint)), sum.1 + 1);
+            *sum = (sum.0 + u64::from(order.place_of(fingerprint).met()), sum.1 + 1);
         }
         let containers = sums.into_iter().map(|(container, (sum, count))| (container, sum / count.max(1))).collect();
         Ok(Some(GroupOrder { order, containers }))

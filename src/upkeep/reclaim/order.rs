@@ -6,6 +6,9 @@
 //! free place when it is first met. So the newest file that uses a chunk decides. Files made one after another (a
 //! backup) lie in the order in which they were made, which is the order of a restore.
 //!
+//! Tree nodes come before recipe nodes: clients list whole directories before they open the first file. Between them, the
+//! listing would read all regions of recipes, which leave the cache before the files are read.
+//!
 //! Cost: one read of each recipe node of the newest files, until all chunks are found or as much is read as the
 //! caller allows. Chunks not met by then come first, in their old order. Memory: 44 bytes for each moved chunk and 32
 //! for each node met, a sixteenth of `--memory` at most.
@@ -13,6 +16,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 
+use dedupfs_content::AnyView;
 use dedupfs_store::Fingerprint;
 use dedupfs_store::recipe::Reference;
 
@@ -25,9 +29,22 @@ const NEWEST_FACTOR: u64 = 16;
 /// References of a node of a large file. Nodes of small files have fewer, and more of them may be read.
 const REFERENCES_PER_NODE: u64 = 512;
 
+/// The place of a chunk or node among those that are moved: what comes first is least.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    is_active: bool,
+    is_below_trees: bool,
+    met: u32,
+}
+
+/// Bit of a place that says that it is none of a tree node.
+const BELOW_TREES: u32 = 1;
+/// Distance of two places.
+const STEP: u32 = 2;
+
 /// The places of moved chunks or nodes; see the module's head.
 pub(super) struct RestoreOrder {
-    /// 0: not met yet.
+    /// When it was met, and [`BELOW_TREES`]. 0: not met yet.
     places: HashMap<Fingerprint, u32>,
     /// The next place, from the end.
     next: u32,
@@ -42,7 +59,7 @@ impl RestoreOrder {
     /// else they use: then everything counts as used by them.
     pub(super) fn find(run: &Run<'_>, wanted: impl Iterator<Item = Fingerprint>, nodes_max: u64) -> Self {
         let places: HashMap<Fingerprint, u32> = wanted.map(|fingerprint| (fingerprint, 0)).collect();
-        let mut order = Self { missing: places.len(), places, next: u32::MAX, active_above: None };
+        let mut order = Self { missing: places.len(), places, next: u32::MAX - BELOW_TREES, active_above: None };
         if order.missing == 0 {
             return order;
         }
@@ -51,38 +68,48 @@ impl RestoreOrder {
         let references_max = nodes_max.saturating_mul(factor).saturating_mul(REFERENCES_PER_NODE);
         let walk = Walk::new(run.core.dedup.nodes(), run.pace, run.memory.walked_nodes);
         let mut walk = walk.bounded(references_max, nodes_max.saturating_mul(INODES_PER_NODE));
-        let walked = walk.versions(newest, &mut |reference, _| order.visit(reference));
+        let walked = walk.versions(newest, &mut |reference, view| order.visit(reference, view));
         let is_whole = walked.is_continue() || order.missing == 0;
         order.active_above = is_whole.then_some(order.next);
         if walked.is_continue() {
-            walk.all(&run.core.namespace, &mut |reference, _| order.visit(reference));
+            walk.all(&run.core.namespace, &mut |reference, view| order.visit(reference, view));
         }
         order
     }
 
-    fn visit(&mut self, reference: &Reference) -> ControlFlow<()> {
-        self.meet(&reference.fingerprint());
+    fn visit(&mut self, reference: &Reference, view: Option<&AnyView>) -> ControlFlow<()> {
+        self.meet(&reference.fingerprint(), matches!(view, Some(AnyView::Tree(_))));
         if self.missing == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Whether a place is that of content that the newest versions use.
-    pub(super) fn is_active(&self, place: u32) -> bool {
-        self.active_above.is_none_or(|above| place > above)
+    /// Returns its place among the others.
+    pub(super) fn place_of(&self, fingerprint: &Fingerprint) -> Place {
+        let place = self.places.get(fingerprint).copied().unwrap_or(0);
+        let met = place & !BELOW_TREES;
+        let is_active = self.active_above.is_none_or(|above| met > above);
+        Place { is_active, is_below_trees: place & BELOW_TREES != 0, met }
     }
 
-    /// Returns its place among the others: lower places come first.
-    pub(super) fn place_of(&self, fingerprint: &Fingerprint) -> u32 {
-        self.places.get(fingerprint).copied().unwrap_or(0)
-    }
-
-    fn meet(&mut self, fingerprint: &Fingerprint) {
+    fn meet(&mut self, fingerprint: &Fingerprint, is_tree: bool) {
         if let Some(place) = self.places.get_mut(fingerprint)
             && *place == 0
         {
-            *place = self.next;
+            *place = if is_tree { self.next } else { self.next | BELOW_TREES };
             // Never 0: there are fewer chunks than places.
-            self.next = self.next.saturating_sub(1).max(1);
+            self.next = self.next.saturating_sub(STEP).max(STEP);
             self.missing -= 1;
         }
+    }
+}
+
+impl Place {
+    /// Whether the newest versions use it.
+    pub(super) fn is_active(self) -> bool {
+        self.is_active
+    }
+
+    /// Returns where the walk met it: what it met first is greatest.
+    pub(super) fn met(self) -> u32 {
+        self.met
     }
 }
