@@ -14,7 +14,7 @@ use crate::{Outcome, command, files, machine, print_row, say, table, usage};
 /// Measures restores of the first, middle and newest of many versions, before and after arranging, and after reclaiming.
 ///
 /// The pool is copied before it is arranged, and again before it is reclaimed, so the three states are measured in turns and the noise of
-/// the machine meets them alike. Each restore is cold: its pool is mounted anew, with nothing of it in the page cache. Besides the rate it
+/// the machine meets them alike. A rate is divided by that of the first version before arranging in the same run. Each restore is cold: its pool is mounted anew, with nothing of it in the page cache. Besides the rate it
 /// tells what the engine read for it. Regions waited for are those that a reader needed before they were read ahead; lookups are chunks
 /// that a reader looked up in the index by itself. Arranging is dedupfs-gc --arrange all. Before reclaiming, every second version is
 /// removed, but for these three; it is dedupfs-gc --arrange all --threshold 100 --leave 0, so that everything moves that can. In the end
@@ -117,18 +117,16 @@ impl Measurement<'_> {
             "lookups",
         ];
         println!("{}", table::head(&columns));
-        let medians = |of: fn(&Restore) -> f64, at: (usize, usize, usize)| {
-            median(&runs[&at].iter().map(of).collect::<Vec<_>>()).unwrap_or(0.0)
-        };
-        for &at in runs.keys() {
-            let (by, state, version) = at;
-            let median_of = |of: fn(&Restore) -> f64| medians(of, at);
-            let rate = median_of(|run| run.rate);
+        for (&(by, state, version), restores) in &runs {
+            let median_of =
+                |of: fn(&Restore) -> f64| median(&restores.iter().map(of).collect::<Vec<_>>()).unwrap_or(0.0);
+            let beside = restores.iter().zip(&runs[&(by, 0, 0)]);
+            let shares: Vec<_> = beside.map(|(restore, first)| restore.rate / first.rate).collect();
             print_row!(
                 format!("{}{}", self.sources.chosen()[version].0, states[state].0),
                 TOOLS[by],
-                table::number(rate, 0),
-                table::number(rate / medians(|run| run.rate, (by, 0, 0)), 2),
+                table::number(median_of(|run| run.rate), 0),
+                table::number(median(&shares).unwrap_or(0.0), 2),
                 table::number(median_of(|run| run.data_mb), 1),
                 table::number(median_of(|run| run.recipes_mb), 2),
                 median_of(|run| run.regions),
