@@ -35,6 +35,8 @@ struct State {
     next_cookie: u64,
     /// Requests without their whole reply. `None`: the one that receives has it.
     replies: HashMap<u64, Option<Reply>>,
+    /// Memory of replies that were taken, for the next ones: at most [`REQUESTS_MAX`].
+    spare: Vec<Vec<u8>>,
     /// `None` while a thread receives.
     input: Option<Input>,
     failure: Option<String>,
@@ -44,8 +46,14 @@ struct State {
 
 impl Connection {
     pub(crate) fn new(socket: Socket, input: Input, agreed: Agreed) -> Self {
-        let state =
-            State { next_cookie: 0, replies: HashMap::new(), input: Some(input), failure: None, is_given_up: false };
+        let state = State {
+            next_cookie: 0,
+            replies: HashMap::new(),
+            spare: Vec::new(),
+            input: Some(input),
+            failure: None,
+            is_given_up: false,
+        };
         Self { agreed, socket, sending: Mutex::new(()), state: Mutex::new(state), changed: Condvar::new() }
     }
 
@@ -105,15 +113,18 @@ impl Connection {
         let step_bytes = step_bytes - step_bytes % block_bytes;
         let mut next = offset - offset % block_bytes;
         let mut sent: VecDeque<(u64, Range<u64>)> = VecDeque::new();
+        let mut heads = Vec::new();
         loop {
             // With requests on the way it never waits for room: others may wait for the same.
             while next < end {
                 let last = (next + step_bytes).min(end.next_multiple_of(block_bytes)).min(size_bytes);
                 let asked = Asked::Data(next..last);
-                let Some(cookie) = self.begin(asked, sent.is_empty(), keep_waiting)? else { break };
+                let Some(cookie) = self.begin(asked, &mut heads, sent.is_empty(), keep_waiting)? else { break };
                 sent.push_back((cookie, next..last));
                 next = last;
             }
+            // Together: each call wakes the server.
+            self.send(&mut heads, keep_waiting)?;
             let Some((cookie, range)) = sent.pop_front() else { return Ok(()) };
             // The replies to the other requests would take room for ever.
             let reply = self.wait(cookie, keep_waiting).map_err(|error| self.fail(error))?;
@@ -123,48 +134,63 @@ impl Connection {
             if let (Some(place), Some(part)) = (place, part) {
                 place.copy_from_slice(part);
             }
+            self.state().spare.push(reply.data);
         }
     }
 
     /// Asks for the extents of a context in a range, and returns the reply.
     pub(crate) fn status(&self, context: u32, range: Range<u64>, keep_waiting: &dyn Fn() -> bool) -> Result<Reply> {
-        let cookie = self.begin(Asked::Status(range, context), true, keep_waiting)?;
+        let mut heads = Vec::new();
+        let cookie = self.begin(Asked::Status(range, context), &mut heads, true, keep_waiting)?;
+        self.send(&mut heads, keep_waiting)?;
         self.wait(cookie.unwrap_or_default(), keep_waiting)
     }
 
-    /// Sends a request. `None` if too many are on the way, and the caller does not wait.
-    fn begin(&self, asked: Asked, waits: bool, keep_waiting: &dyn Fn() -> bool) -> Result<Option<u64>> {
+    /// Begins a request, and adds its head to those that are to be sent. `None` if too many are on the way, and the caller does not wait.
+    fn begin(
+        &self,
+        asked: Asked,
+        heads: &mut Vec<u8>,
+        waits: bool,
+        keep_waiting: &dyn Fn() -> bool,
+    ) -> Result<Option<u64>> {
         let (command, range) = match &asked {
             Asked::Data(range) => (wire::COMMAND_READ, range.clone()),
             Asked::Status(range, _) => (wire::COMMAND_BLOCK_STATUS, range.clone()),
         };
-        let cookie = {
-            let mut state = self.state();
-            loop {
-                if let Some(failure) = &state.failure {
-                    return Err(Error::Failed(failure.clone()));
-                }
-                if state.replies.len() < REQUESTS_MAX {
-                    break;
-                }
-                if !waits {
-                    return Ok(None);
-                }
-                state = self.pause(state, keep_waiting)?;
+        let mut state = self.state();
+        loop {
+            if let Some(failure) = &state.failure {
+                return Err(Error::Failed(failure.clone()));
             }
-            let cookie = state.next_cookie;
-            state.next_cookie += 1;
-            state.replies.insert(cookie, Some(Reply::new(asked)));
-            cookie
-        };
-        let head = wire::request(command, cookie, range.start, (range.end - range.start) as u32);
+            if state.replies.len() < REQUESTS_MAX {
+                break;
+            }
+            if !waits {
+                return Ok(None);
+            }
+            state = self.pause(state, keep_waiting)?;
+        }
+        let cookie = state.next_cookie;
+        state.next_cookie += 1;
+        let spare = state.spare.pop().unwrap_or_default();
+        state.replies.insert(cookie, Some(Reply::new(asked, spare)));
+        heads.extend(wire::request(command, cookie, range.start, (range.end - range.start) as u32));
+        Ok(Some(cookie))
+    }
+
+    /// Sends the heads of requests.
+    fn send(&self, heads: &mut Vec<u8>, keep_waiting: &dyn Fn() -> bool) -> Result<()> {
+        if heads.is_empty() {
+            return Ok(());
+        }
         let sent = {
             let _sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
-            self.socket.send(&head, keep_waiting)
+            self.socket.send(heads, keep_waiting)
         };
+        heads.clear();
         // Half of a head may be on the way.
-        sent.map_err(|error| self.fail(error))?;
-        Ok(Some(cookie))
+        sent.map_err(|error| self.fail(error))
     }
 
     /// Waits for the whole reply to a request.

@@ -64,11 +64,13 @@ impl From<'_> {
 }
 
 impl Reply {
-    pub(crate) fn new(asked: Asked) -> Self {
-        let data = match &asked {
-            Asked::Data(range) => vec![0; (range.end - range.start) as usize],
-            Asked::Status(..) => Vec::new(),
+    /// Awaits a reply, whose data will lie in `data`, whatever that holds now.
+    pub(crate) fn new(asked: Asked, mut data: Vec<u8>) -> Self {
+        let len_bytes = match &asked {
+            Asked::Data(range) => (range.end - range.start) as usize,
+            Asked::Status(..) => 0,
         };
+        data.resize(len_bytes, 0);
         Self { asked, data, got: Vec::new(), stretches: Vec::new(), refusal: None, chunks: 0, is_whole: false }
     }
 
@@ -104,8 +106,8 @@ impl Reply {
             wire::CHUNK_HOLE if len_bytes == 12 => {
                 let offset = u64::from_be_bytes(from.take()?);
                 let hole_bytes = u32::from_be_bytes(from.take()?);
-                // The data was made of zeros.
-                self.place(offset, hole_bytes)?;
+                let place = self.place(offset, hole_bytes)?;
+                self.data.get_mut(place).unwrap_or_default().fill(0);
             }
             wire::CHUNK_BLOCK_STATUS if len_bytes % 8 == 4 && len_bytes <= STATUS_BYTES_MAX => {
                 let id = u32::from_be_bytes(from.take()?);

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{SendFlags, sockopt};
+use rustix::net::{RecvFlags, SendFlags, sockopt};
 
 use crate::address::Server;
 use crate::{Address, Error, Result};
@@ -66,13 +66,13 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives at least one byte.
-    fn receive(&self, into: &mut [u8], keep_waiting: &dyn Fn() -> bool) -> Result<usize> {
+    /// Receives at least one byte. `WAITALL`: more of them, if they come soon.
+    fn receive(&self, into: &mut [u8], flags: RecvFlags, keep_waiting: &dyn Fn() -> bool) -> Result<usize> {
         let silence = Silence::begin();
         loop {
-            match rustix::io::read(&self.0, &mut *into) {
-                Ok(0) => return Err(Error::Broken(io::ErrorKind::UnexpectedEof.into())),
-                Ok(count) => return Ok(count),
+            match rustix::net::recv(&self.0, &mut *into, flags) {
+                Ok((0, _)) => return Err(Error::Broken(io::ErrorKind::UnexpectedEof.into())),
+                Ok((count, _)) => return Ok(count),
                 Err(errno) => silence.bear(errno, keep_waiting)?,
             }
         }
@@ -148,10 +148,10 @@ impl Input {
             let ready = self.buffer.get(self.from..self.to).unwrap_or_default();
             if ready.is_empty() {
                 if into.len() >= self.buffer.len() {
-                    let count = socket.receive(into, keep_waiting)?;
+                    let count = socket.receive(into, RecvFlags::WAITALL, keep_waiting)?;
                     into = into.get_mut(count..).unwrap_or_default();
                 } else {
-                    (self.from, self.to) = (0, socket.receive(&mut self.buffer, keep_waiting)?);
+                    (self.from, self.to) = (0, socket.receive(&mut self.buffer, RecvFlags::empty(), keep_waiting)?);
                 }
                 continue;
             }

@@ -77,9 +77,8 @@ impl Service {
         let len_bytes = u64::from(len_bytes);
         let (ino, mut is_at_end) = (open.file.ino, false);
         let outcome = self.with_readable(&open, offset, len_bytes, &mut |body| {
-            // First, so that what follows is loaded while this reader waits for its own.
-            is_at_end = body.read_ahead(&mut open.ahead.lock(), offset, len_bytes);
             body.read(offset, len_bytes, into)?;
+            is_at_end = body.read_ahead(&mut open.ahead.lock(), offset, len_bytes);
             if is_at_end && !is_frozen(ino) {
                 body.read_on();
             }

@@ -51,7 +51,7 @@ pub fn run(args: &Layout) -> Outcome {
         return usage("the pool is copied as one directory: leave out --data");
     }
     let mut sources = Sources::new(args.series.as_deref(), args.synthetic.clone())?;
-    let (memory, disk) = (10 * sources.version_bytes(), 4 * sources.all_bytes());
+    let (memory, disk) = (10 * sources.version_bytes(), 5 * sources.all_bytes());
     let programs = ["dedupfs", "dedupfs-stats", "dedupfs-gc"];
     let bench = Bench::new(&programs, &["cp", "diff"], &args.pool.arranged_by_hand(), memory, disk)?;
     sources.make_in(&bench.ram);
@@ -80,7 +80,9 @@ impl Measurement<'_> {
             dedupfs("put").arg(sources.make(number)?).arg(pool.at(name)).quiet().run()?;
         }
         pool.unmount()?;
+        let put = pool.copy(work.join("put"))?;
         let mut arranged = pool.copy(work.join("arranged"))?;
+        files::remove(&pool.path)?;
         arranged.mount()?;
         arrange(&arranged, &["--threshold", "0"])?;
         arranged.unmount()?;
@@ -89,7 +91,7 @@ impl Measurement<'_> {
         sources.forget_some(&reclaimed)?;
         arrange(&reclaimed, &["--threshold", "100", "--leave", "0"])?;
         reclaimed.unmount()?;
-        Ok([("", pool.copy(work.join("put"))?), (", arranged", arranged), (", reclaimed", reclaimed)])
+        Ok([("", put), (", arranged", arranged), (", reclaimed", reclaimed)])
     }
 
     fn restores(&self, states: &mut [State; 3]) -> Outcome {
@@ -97,7 +99,10 @@ impl Measurement<'_> {
         for number in 0..self.args.runs {
             say!("run {} of {}", number + 1, self.args.runs);
             for (by, tool) in TOOLS.into_iter().enumerate() {
-                for (state, (_, pool)) in states.iter_mut().enumerate() {
+                for turn in 0..states.len() {
+                    // Another one comes first in each run.
+                    let state = (number as usize + turn) % states.len();
+                    let (_, pool) = &mut states[state];
                     for (version, (_, at)) in self.sources.chosen().into_iter().enumerate() {
                         let restored = self.restore(pool, tool, &self.sources.names[at])?;
                         runs.entry((by, state, version)).or_default().push(restored);
