@@ -9,6 +9,8 @@ use super::body::{FileBody, FileContext};
 
 /// Sequential bytes after which a reader counts as sequential.
 const SEQUENTIAL_AFTER_BYTES: u64 = 256 * 1024;
+/// A read of more, a region or two, is requested itself, too, so that other threads load regions of it as well.
+const LOADED_ALONE_BYTES: u64 = 256 * 1024;
 /// Least regions of a stretch: they count as read when the reader has passed the whole stretch.
 const STRETCH_REGIONS: usize = 4;
 
@@ -31,14 +33,13 @@ struct Asked {
     stretches: VecDeque<(u64, usize)>,
 }
 
-/// The step that follows a read.
-#[derive(PartialEq, Eq, Debug)]
-enum Next {
-    Nothing,
-    /// The reader has reached the end.
-    End,
+/// The steps that come with a read.
+#[derive(PartialEq, Eq, Default, Debug)]
+struct Next {
     /// Request as much of this content as there is room for.
-    Ask(Range<u64>),
+    ask: Option<Range<u64>>,
+    /// The read reaches the end.
+    is_end: bool,
 }
 
 impl Asked {
@@ -52,7 +53,7 @@ impl Asked {
 }
 
 impl ReadAhead {
-    /// Notes a read of a file of `size_bytes`. The reader is kept `ahead_bytes` ahead.
+    /// Notes that a read of a file of `size_bytes` begins. The reader is kept `ahead_bytes` ahead.
     fn note(&mut self, offset: u64, len_bytes: u64, size_bytes: u64, ahead_bytes: u64) -> Next {
         // Requests of one reader can overtake each other a little.
         let continues = offset.abs_diff(self.next) <= SEQUENTIAL_AFTER_BYTES;
@@ -60,23 +61,18 @@ impl ReadAhead {
         self.next = offset.saturating_add(len_bytes);
         let is_behind = self.asked_until > self.next.saturating_add(ahead_bytes + SEQUENTIAL_AFTER_BYTES);
         if !continues || is_behind {
-            self.asked_until = self.next;
+            self.asked_until = offset;
             self.asked.stretches.clear();
         }
         if self.run_bytes < SEQUENTIAL_AFTER_BYTES.min(size_bytes) && offset != 0 {
-            return Next::Nothing;
+            return Next::default();
         }
-        if self.next >= size_bytes {
-            return Next::End;
-        }
-        let from = self.asked_until.max(self.next).min(size_bytes);
+        let own = if len_bytes > LOADED_ALONE_BYTES { offset } else { self.next };
+        let from = self.asked_until.max(own).min(size_bytes);
         let to = self.next.saturating_add(ahead_bytes).min(size_bytes);
         // In steps, so that each requests whole stretches of containers.
-        if from < to && (to - from >= ahead_bytes / 4 || to == size_bytes) {
-            Next::Ask(from..to)
-        } else {
-            Next::Nothing
-        }
+        let is_worthwhile = from < to && (to - from >= ahead_bytes / 4 || to == size_bytes);
+        Next { ask: is_worthwhile.then_some(from..to), is_end: self.next >= size_bytes }
     }
 }
 
@@ -119,20 +115,21 @@ impl FileContext {
 }
 
 impl FileBody {
-    /// Notes a read. For a sequential reader, requests the next content: as many bytes as are worthwhile, and as many
-    /// regions as the cache has room for. In a contiguous file the bytes are the limit; in a file of many generations,
-    /// the regions. Returns whether a sequential reader has reached the end.
+    /// Notes a read that is about to begin. For a sequential reader, requests the next content, and that of a large read: as many bytes as are
+    /// worthwhile, and as many regions as the cache has room for. In a contiguous file the bytes are the limit; in a file of many generations,
+    /// the regions. Returns whether the read of a sequential reader reaches the end.
     pub fn read_ahead(&self, ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> bool {
         let next = ahead.note(offset, len_bytes, self.pieces.len_bytes(), self.context.chunks.store().ahead_bytes());
-        if let Next::Ask(wanted) = &next {
-            self.ask_ahead(ahead, wanted.start, wanted.end);
+        if let Some(wanted) = &next.ask {
+            self.ask_ahead(ahead, offset, wanted.start, wanted.end);
         }
-        next == Next::End
+        next.is_end
     }
 
-    fn ask_ahead(&self, ahead: &mut ReadAhead, from: u64, to: u64) {
-        let ReadAhead { next, asked, .. } = ahead;
-        let Some(mut asking) = self.context.chunks.store().ask_ahead(asked.regions_ahead(*next)) else { return };
+    /// Requests content for a reader that has read everything before `reached`.
+    fn ask_ahead(&self, ahead: &mut ReadAhead, reached: u64, from: u64, to: u64) {
+        let asked = &mut ahead.asked;
+        let Some(mut asking) = self.context.chunks.store().ask_ahead(asked.regions_ahead(reached)) else { return };
         let (mut until, mut noted) = (from, 0);
         let visited = self.for_each_chunk(from, to, &mut |start, child| {
             if !child.fingerprint.is_zero() && !asking.add(child.hint, &child.fingerprint, child.len_bytes) {
@@ -171,16 +168,23 @@ impl FileBody {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use super::{Next, ReadAhead};
 
     const MIB: u64 = 1 << 20;
     const AHEAD_BYTES: u64 = 16 * MIB;
     const SIZE: u64 = 100 * MIB;
+    const END: Next = Next { ask: None, is_end: true };
+
+    fn ask(wanted: Range<u64>) -> Next {
+        Next { ask: Some(wanted), is_end: false }
+    }
 
     /// Reads, and counts the whole range to request as requested.
     fn read(ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> Next {
         let next = ahead.note(offset, len_bytes, SIZE, AHEAD_BYTES);
-        if let Next::Ask(wanted) = &next {
+        if let Some(wanted) = &next.ask {
             ahead.asked_until = wanted.end;
         }
         next
@@ -189,43 +193,52 @@ mod tests {
     #[test]
     fn a_reader_from_the_beginning_is_kept_ahead_in_steps() {
         let mut ahead = ReadAhead::default();
-        assert_eq!(read(&mut ahead, 0, MIB), Next::Ask(MIB..17 * MIB));
+        assert_eq!(read(&mut ahead, 0, MIB), ask(0..17 * MIB), "what is read now, too");
         for offset in 1..4 {
-            assert_eq!(read(&mut ahead, offset * MIB, MIB), Next::Nothing);
+            assert_eq!(read(&mut ahead, offset * MIB, MIB), Next::default());
         }
-        assert_eq!(read(&mut ahead, 4 * MIB, MIB), Next::Ask(17 * MIB..21 * MIB));
+        assert_eq!(read(&mut ahead, 4 * MIB, MIB), ask(17 * MIB..21 * MIB));
         let asked: Vec<_> = (5..100).map(|offset| read(&mut ahead, offset * MIB, MIB)).collect();
-        assert_eq!(asked.iter().filter(|next| matches!(next, Next::Ask(_))).count(), 20);
-        assert_eq!((ahead.asked_until, asked.last()), (SIZE, Some(&Next::End)));
+        assert_eq!(asked.iter().filter(|next| next.ask.is_some()).count(), 20);
+        assert_eq!((ahead.asked_until, asked.last()), (SIZE, Some(&END)));
     }
 
     #[test]
     fn what_was_refused_is_wanted_at_the_next_read() {
         let mut ahead = ReadAhead::default();
-        assert_eq!(ahead.note(0, MIB, SIZE, AHEAD_BYTES), Next::Ask(MIB..17 * MIB));
+        assert_eq!(ahead.note(0, MIB, SIZE, AHEAD_BYTES), ask(0..17 * MIB));
         ahead.asked_until = 2 * MIB;
-        assert_eq!(ahead.note(MIB, MIB, SIZE, AHEAD_BYTES), Next::Ask(2 * MIB..18 * MIB));
-        assert_eq!(ahead.note(2 * MIB, MIB, SIZE, AHEAD_BYTES), Next::Ask(3 * MIB..19 * MIB), "not what is behind");
+        assert_eq!(ahead.note(MIB, MIB, SIZE, AHEAD_BYTES), ask(2 * MIB..18 * MIB));
+        let step = 256 << 10;
+        let wanted = 2 * MIB + step..18 * MIB + step;
+        assert_eq!(ahead.note(2 * MIB, step, SIZE, AHEAD_BYTES), ask(wanted), "not what is behind or loaded alone");
+    }
+
+    #[test]
+    fn a_file_of_one_large_request_is_requested_itself() {
+        let read = |len_bytes| ReadAhead::default().note(0, len_bytes, len_bytes, AHEAD_BYTES);
+        assert_eq!(read(MIB), Next { ask: Some(0..MIB), is_end: true });
+        assert_eq!(read(256 << 10), END, "a region or two");
     }
 
     #[test]
     fn regression_the_end_of_a_small_file_is_seen_that_is_read_in_two_requests() {
         let (mut ahead, step) = (ReadAhead::default(), 128 << 10);
-        assert_eq!(ahead.note(0, step, 200 << 10, AHEAD_BYTES), Next::Ask(step..200 << 10));
-        assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), Next::End);
+        assert_eq!(ahead.note(0, step, 200 << 10, AHEAD_BYTES), ask(step..200 << 10));
+        assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), END);
         let mut ahead = ReadAhead::default();
-        assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), Next::Nothing, "only the end");
+        assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), Next::default(), "only the end");
     }
 
     #[test]
     fn who_reads_here_and_there_is_not_kept_ahead() {
         let mut ahead = ReadAhead::default();
         for offset in [50, 10, 70, 30] {
-            assert_eq!(read(&mut ahead, offset * MIB, 128 << 10), Next::Nothing);
+            assert_eq!(read(&mut ahead, offset * MIB, 128 << 10), Next::default());
         }
         assert_eq!(
             read(&mut ahead, 30 * MIB + (128 << 10), 128 << 10),
-            Next::Ask(30 * MIB + (256 << 10)..46 * MIB + (256 << 10))
+            ask(30 * MIB + (256 << 10)..46 * MIB + (256 << 10))
         );
     }
 
@@ -235,7 +248,7 @@ mod tests {
         read(&mut ahead, 0, MIB);
         let step = 128 << 10;
         let order = [1, 0, 3, 2, 5, 4, 7, 6];
-        assert!(order.iter().all(|number| read(&mut ahead, MIB + number * step, step) == Next::Nothing));
+        assert!(order.iter().all(|number| read(&mut ahead, MIB + number * step, step) == Next::default()));
         assert_eq!(ahead.asked_until, 17 * MIB);
     }
 
