@@ -34,7 +34,7 @@ const EXTENTS_MAX: usize = 1 << 20;
 enum Medium {
     File(OwnedFd),
     Device(OwnedFd),
-    Export(Connection),
+    Export(Box<Connection>),
 }
 
 /// The source.
@@ -65,7 +65,7 @@ impl<'a> Source<'a> {
         let (from, size_bytes) = match (disk::kind_of(&stat), agreed) {
             (Some(FileKind::Socket), Some(agreed)) => {
                 let export = Connection::resume(from, agreed.clone()).map_err(|error| unreadable(&error))?;
-                (Medium::Export(export), agreed.size_bytes)
+                (Medium::Export(Box::new(export)), agreed.size_bytes)
             }
             (Some(FileKind::Regular), None) => {
                 let size_bytes = u64::try_from(stat.st_size).unwrap_or(0);
