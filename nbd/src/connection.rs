@@ -14,7 +14,8 @@ use crate::{Error, Result};
 
 /// Requests on the way at most.
 const REQUESTS_MAX: usize = 16;
-/// Bytes of one request at most. Replies take [`REQUESTS_MAX`] times as many.
+/// Bytes of one request at most. Replies take [`REQUESTS_MAX`] times as many, as long as the connection lasts, and once for each thread that
+/// takes one.
 const REQUEST_BYTES_MAX: u32 = 256 << 10;
 /// How often a wait for another thread asks whether it is to go on.
 const STEP: Duration = Duration::from_millis(250);
@@ -33,7 +34,7 @@ pub struct Connection {
 #[derive(Debug)]
 struct State {
     next_cookie: u64,
-    /// Requests without their whole reply. `None`: the one that receives has it.
+    /// Requests that were begun, until their whole reply is taken. `None`: the one that receives has it.
     replies: HashMap<u64, Option<Reply>>,
     /// Memory of replies that were taken, for the next ones: at most [`REQUESTS_MAX`].
     spare: Vec<Vec<u8>>,
@@ -112,20 +113,20 @@ impl Connection {
         let step_bytes = u64::from(REQUEST_BYTES_MAX.min(self.agreed.payload_bytes_max));
         let step_bytes = step_bytes - step_bytes % block_bytes;
         let mut next = offset - offset % block_bytes;
-        let mut sent: VecDeque<(u64, Range<u64>)> = VecDeque::new();
+        let mut begun: VecDeque<(u64, Range<u64>)> = VecDeque::new();
         let mut heads = Vec::new();
         loop {
-            // With requests on the way it never waits for room: others may wait for the same.
+            // With requests begun it never waits for room: others may wait for the same.
             while next < end {
                 let last = (next + step_bytes).min(end.next_multiple_of(block_bytes)).min(size_bytes);
                 let asked = Asked::Data(next..last);
-                let Some(cookie) = self.begin(asked, &mut heads, sent.is_empty(), keep_waiting)? else { break };
-                sent.push_back((cookie, next..last));
+                let Some(cookie) = self.begin(asked, &mut heads, begun.is_empty(), keep_waiting)? else { break };
+                begun.push_back((cookie, next..last));
                 next = last;
             }
             // Together: each call wakes the server.
             self.send(&mut heads, keep_waiting)?;
-            let Some((cookie, range)) = sent.pop_front() else { return Ok(()) };
+            let Some((cookie, range)) = begun.pop_front() else { return Ok(()) };
             // The replies to the other requests would take room for ever.
             let reply = self.wait(cookie, keep_waiting).map_err(|error| self.fail(error))?;
             let (from, to) = (range.start.max(offset), range.end.min(end));
@@ -134,7 +135,10 @@ impl Connection {
             if let (Some(place), Some(part)) = (place, part) {
                 place.copy_from_slice(part);
             }
-            self.state().spare.push(reply.data);
+            let spare = &mut self.state().spare;
+            if spare.len() < REQUESTS_MAX {
+                spare.push(reply.data);
+            }
         }
     }
 
@@ -146,7 +150,7 @@ impl Connection {
         self.wait(cookie.unwrap_or_default(), keep_waiting)
     }
 
-    /// Begins a request, and adds its head to those that are to be sent. `None` if too many are on the way, and the caller does not wait.
+    /// Begins a request, and adds its head to those that are to be sent. `None` if too many are begun, and the caller does not wait.
     fn begin(
         &self,
         asked: Asked,
@@ -173,13 +177,14 @@ impl Connection {
         }
         let cookie = state.next_cookie;
         state.next_cookie += 1;
-        let spare = state.spare.pop().unwrap_or_default();
-        state.replies.insert(cookie, Some(Reply::new(asked, spare)));
+        let is_data = matches!(asked, Asked::Data(_));
+        let spare = if is_data { state.spare.pop() } else { None };
+        state.replies.insert(cookie, Some(Reply::new(asked, spare.unwrap_or_default())));
         heads.extend(wire::request(command, cookie, range.start, (range.end - range.start) as u32));
         Ok(Some(cookie))
     }
 
-    /// Sends the heads of requests.
+    /// Sends the heads of begun requests together, and empties `heads`.
     fn send(&self, heads: &mut Vec<u8>, keep_waiting: &dyn Fn() -> bool) -> Result<()> {
         if heads.is_empty() {
             return Ok(());

@@ -64,13 +64,17 @@ impl From<'_> {
 }
 
 impl Reply {
-    /// Awaits a reply, whose data will lie in `data`, whatever that holds now.
+    /// Begins a reply. `data` may hold bytes of another one: [`finish`](Self::finish) refuses a reply that leaves any of them.
     pub(crate) fn new(asked: Asked, mut data: Vec<u8>) -> Self {
         let len_bytes = match &asked {
             Asked::Data(range) => (range.end - range.start) as usize,
             Asked::Status(..) => 0,
         };
-        data.resize(len_bytes, 0);
+        // Growing would take more than is needed.
+        match data.capacity() < len_bytes {
+            true => data = vec![0; len_bytes],
+            false => data.resize(len_bytes, 0),
+        }
         Self { asked, data, got: Vec::new(), stretches: Vec::new(), refusal: None, chunks: 0, is_whole: false }
     }
 

@@ -66,7 +66,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives at least one byte. `WAITALL`: more of them, if they come soon.
+    /// Receives at least one byte. With `WAITALL` it waits up to [`STEP`] for all of `into`: fewer calls for long data.
     fn receive(&self, into: &mut [u8], flags: RecvFlags, keep_waiting: &dyn Fn() -> bool) -> Result<usize> {
         let silence = Silence::begin();
         loop {
@@ -149,6 +149,10 @@ impl Input {
             if ready.is_empty() {
                 if into.len() >= self.buffer.len() {
                     let count = socket.receive(into, RecvFlags::WAITALL, keep_waiting)?;
+                    // The server is slow.
+                    if count < into.len() && !keep_waiting() {
+                        return Err(Error::GivenUp);
+                    }
                     into = into.get_mut(count..).unwrap_or_default();
                 } else {
                     (self.from, self.to) = (0, socket.receive(&mut self.buffer, RecvFlags::empty(), keep_waiting)?);

@@ -118,7 +118,7 @@ pub struct ContainerSummary {
     pub read_bytes: u64,
     /// Reads answered by the region cache since the mount.
     pub region_hits: u64,
-    /// Regions that readers read by themselves since the mount, as no other thread had begun to.
+    /// Regions that readers loaded by themselves since the mount. A wait for another thread's load does not count.
     pub region_reads: u64,
     /// Regions read ahead of readers since the mount.
     #[serde(default)]

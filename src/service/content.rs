@@ -77,8 +77,8 @@ impl Service {
         let len_bytes = u64::from(len_bytes);
         let (ino, mut is_at_end) = (open.file.ino, false);
         let outcome = self.with_readable(&open, offset, len_bytes, &mut |body| {
-            // First, so that other threads load while this one waits.
-            let reaches_end = body.read_ahead(&mut open.ahead.lock(), offset, len_bytes);
+            // Before the read, so that other threads load parts of it, too. One that fails leads nowhere.
+            let reaches_end = body.read_ahead(&mut waiting::lock(&open.ahead), offset, len_bytes);
             body.read(offset, len_bytes, into)?;
             is_at_end = reaches_end;
             if is_at_end && !is_frozen(ino) {

@@ -15,11 +15,11 @@ use crate::{Outcome, command, files, machine, print_row, say, table, usage};
 ///
 /// The pool is copied before it is arranged, and again before it is reclaimed, so the three states are measured in turns and the noise of
 /// the machine meets them alike. A rate is divided by that of the first version before arranging in the same run. Each restore is cold: its
-/// pool is mounted anew, with nothing of it in the page cache. Besides the rate it tells what the engine read for it. Regions waited for
-/// are those that a reader loaded by itself, as no other thread had begun to; lookups are chunks that a reader looked up in the index by
-/// itself. Arranging is dedupfs-gc --arrange all. Before reclaiming, every second version is removed, but for these three; it is
-/// dedupfs-gc --arrange all --threshold 100 --leave 0, so that everything moves that can. In the end the versions left are compared with
-/// what was put, and each pool is checked.
+/// pool is mounted anew, with nothing of it in the page cache. Besides the rate it tells what the engine read for it. Regions
+/// loaded alone are those that a reader loaded by itself, as no other thread had begun to; lookups are chunks that a reader looked up in
+/// the index by itself. Arranging is dedupfs-gc --arrange all --threshold 0. Before reclaiming, every second version is removed, but for these three; it is
+/// dedupfs-gc --arrange all --threshold 100 --leave 0, so that everything moves that can. In the end the versions left in the
+/// reclaimed pool are compared with what was put, and each pool is checked.
 #[derive(clap::Args)]
 pub struct Layout {
     /// Directory with one directory for each version [default: synthetic ones: half of the files change in four places each time]
@@ -85,12 +85,12 @@ impl Measurement<'_> {
         let mut arranged = pool.copy(work.join("arranged"))?;
         files::remove(&pool.path)?;
         arranged.mount()?;
-        arrange(&arranged, &["--threshold", "0"])?;
+        gc(&arranged, &["--threshold", "0"])?;
         arranged.unmount()?;
         let mut reclaimed = arranged.copy(work.join("reclaimed"))?;
         reclaimed.mount()?;
         sources.forget_some(&reclaimed)?;
-        arrange(&reclaimed, &["--threshold", "100", "--leave", "0"])?;
+        gc(&reclaimed, &["--threshold", "100", "--leave", "0"])?;
         reclaimed.unmount()?;
         Ok([("", put), (", arranged", arranged), (", reclaimed", reclaimed)])
     }
@@ -119,7 +119,7 @@ impl Measurement<'_> {
             "data, MB read",
             "recipes, MB read",
             "regions",
-            "waited for",
+            "loaded alone",
             "lookups",
         ];
         println!("{}", table::head(&columns));
@@ -136,7 +136,7 @@ impl Measurement<'_> {
                 table::number(median_of(|run| run.data_mb), 1),
                 table::number(median_of(|run| run.recipes_mb), 2),
                 median_of(|run| run.regions),
-                median_of(|run| run.waited_for),
+                median_of(|run| run.loaded_alone),
                 median_of(|run| run.lookups)
             );
         }
@@ -165,27 +165,27 @@ impl Measurement<'_> {
             data_mb: of(0) / 1e6,
             recipes_mb: of(1) / 1e6,
             regions: of(2) + of(3),
-            waited_for: of(2),
+            loaded_alone: of(2),
             lookups: of(4),
         })
     }
 }
 
 /// Arranges the versions of a mounted pool, and reclaims with these options.
-fn arrange(pool: &Pool, options: &[&str]) -> Outcome {
+fn gc(pool: &Pool, options: &[&str]) -> Outcome {
     let seconds = timed(|| command!(program("dedupfs-gc"), "--arrange", "all", &pool.mnt).args(options).quiet().run())?;
     say!("dedupfs-gc took {seconds:.2} s");
     Ok(())
 }
 
-/// The figures of a restore: MB/s of files, MB that the engine read, regions of content that it read, those that a reader waited
-/// for, and chunks and nodes that a reader looked up.
+/// The figures of a restore: MB/s of files, MB that the engine read, regions of content that it read, those that a reader loaded
+/// by itself, and chunks and nodes that a reader looked up.
 struct Restore {
     rate: f64,
     data_mb: f64,
     recipes_mb: f64,
     regions: f64,
-    waited_for: f64,
+    loaded_alone: f64,
     lookups: f64,
 }
 
@@ -195,7 +195,7 @@ pub fn copy_out(by: &str, from: &Path, out: &Path) -> Outcome {
     command.args([from, out]).quiet().run()
 }
 
-/// Returns bytes read from containers of data and of recipes, regions waited for and read ahead, and lookups.
+/// Returns bytes read from containers of data and of recipes, regions loaded by readers alone and read ahead, and lookups.
 pub fn figures(pool: &Pool) -> Outcome<[u64; 5]> {
     let stats = pool.stats()?;
     Ok([

@@ -118,7 +118,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Copies the pool, which is not mounted, to a new directory; the copy is mounted in the same place.
+    /// Copies the pool, which is not mounted and is one directory, to `path`, and makes the copy durable. Both have one mountpoint: mount one
+    /// at a time.
     pub fn copy(&self, path: PathBuf) -> Outcome<Self> {
         command!("cp", "-a", &self.path, &path).run()?;
         command!("sync", "-f", &path).run()?;

@@ -38,7 +38,7 @@ pub struct ContainerStats {
     pub syncs: u64,
     /// Chunks read whose region was in the cache.
     pub region_hits: u64,
-    /// Regions that readers read from disk by themselves, as no other thread had begun to.
+    /// Regions that readers loaded by themselves. A wait for a region that another thread loads counts neither here nor as a hit.
     pub region_reads: u64,
     /// Chunks that readers looked up in the index one by one: no hint, note or lookup ahead led to them.
     pub lookups: u64,

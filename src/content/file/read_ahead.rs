@@ -9,7 +9,7 @@ use super::body::{FileBody, FileContext};
 
 /// Sequential bytes after which a reader counts as sequential.
 const SEQUENTIAL_AFTER_BYTES: u64 = 256 * 1024;
-/// A read of more, a region or two, is requested itself, too, so that other threads load regions of it as well.
+/// A reader loads so much, a region or two, by itself. Of a larger read other threads load parts.
 const LOADED_ALONE_BYTES: u64 = 256 * 1024;
 /// Least regions of a stretch: they count as read when the reader has passed the whole stretch.
 const STRETCH_REGIONS: usize = 4;
@@ -21,7 +21,7 @@ pub struct ReadAhead {
     next: u64,
     /// Sequential bytes read so far.
     run_bytes: u64,
-    /// Content before this offset has been requested.
+    /// Content before this offset was requested, or lies behind the reader.
     asked_until: u64,
     asked: Asked,
 }
@@ -35,17 +35,19 @@ struct Asked {
 
 /// The steps that come with a read.
 #[derive(PartialEq, Eq, Default, Debug)]
-struct Next {
-    /// Request as much of this content as there is room for.
+struct Steps {
+    /// Request this content, which is read now.
+    own: Option<Range<u64>>,
+    /// Request as much of this content, which is read next, as there is room for.
     ask: Option<Range<u64>>,
-    /// The read reaches the end.
+    /// A sequential reader reaches the end with this read.
     is_end: bool,
 }
 
 impl Asked {
-    /// Returns the number of regions ahead of a reader that has reached `next`.
-    fn regions_ahead(&mut self, next: u64) -> usize {
-        while self.stretches.front().is_some_and(|(end, _)| *end <= next) {
+    /// Returns the number of regions ahead of a reader that has reached this offset.
+    fn regions_ahead(&mut self, reached: u64) -> usize {
+        while self.stretches.front().is_some_and(|(end, _)| *end <= reached) {
             self.stretches.pop_front();
         }
         self.stretches.iter().map(|(_, regions)| regions).sum()
@@ -54,7 +56,7 @@ impl Asked {
 
 impl ReadAhead {
     /// Notes that a read of a file of `size_bytes` begins. The reader is kept `ahead_bytes` ahead.
-    fn note(&mut self, offset: u64, len_bytes: u64, size_bytes: u64, ahead_bytes: u64) -> Next {
+    fn note(&mut self, offset: u64, len_bytes: u64, size_bytes: u64, ahead_bytes: u64) -> Steps {
         // Requests of one reader can overtake each other a little.
         let continues = offset.abs_diff(self.next) <= SEQUENTIAL_AFTER_BYTES;
         self.run_bytes = if continues { self.run_bytes.saturating_add(len_bytes) } else { len_bytes };
@@ -65,14 +67,15 @@ impl ReadAhead {
             self.asked.stretches.clear();
         }
         if self.run_bytes < SEQUENTIAL_AFTER_BYTES.min(size_bytes) && offset != 0 {
-            return Next::default();
+            return Steps::default();
         }
-        let own = if len_bytes > LOADED_ALONE_BYTES { offset } else { self.next };
-        let from = self.asked_until.max(own).min(size_bytes);
+        let (own_from, own_to) = (self.asked_until.max(offset), self.next.min(size_bytes));
+        let own = (len_bytes > LOADED_ALONE_BYTES && own_from < own_to).then_some(own_from..own_to);
+        let from = self.asked_until.max(self.next).min(size_bytes);
         let to = self.next.saturating_add(ahead_bytes).min(size_bytes);
         // In steps, so that each requests whole stretches of containers.
         let is_worthwhile = from < to && (to - from >= ahead_bytes / 4 || to == size_bytes);
-        Next { ask: is_worthwhile.then_some(from..to), is_end: self.next >= size_bytes }
+        Steps { own, ask: is_worthwhile.then_some(from..to), is_end: self.next >= size_bytes }
     }
 }
 
@@ -115,21 +118,34 @@ impl FileContext {
 }
 
 impl FileBody {
-    /// Notes a read that is about to begin. For a sequential reader, requests the next content, and that of a large read: as many bytes as are
-    /// worthwhile, and as many regions as the cache has room for. In a contiguous file the bytes are the limit; in a file of many generations,
-    /// the regions. Returns whether the read of a sequential reader reaches the end.
+    /// Notes a read before it begins. For a sequential reader, requests the content behind it, and that of the read itself if it is large: as
+    /// many bytes as are worthwhile, and as many regions as the cache has room for. In a contiguous file the bytes are the limit; in a file of
+    /// many generations, the regions. Returns whether a sequential reader reaches the end with this read.
     pub fn read_ahead(&self, ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> bool {
-        let next = ahead.note(offset, len_bytes, self.pieces.len_bytes(), self.context.chunks.store().ahead_bytes());
-        if let Some(wanted) = &next.ask {
-            self.ask_ahead(ahead, offset, wanted.start, wanted.end);
+        let steps = ahead.note(offset, len_bytes, self.pieces.len_bytes(), self.context.chunks.store().ahead_bytes());
+        // Apart, so that no thread loads both together: the reader waits for its own.
+        if let Some(own) = &steps.own {
+            self.ask_own(own.start, own.end);
         }
-        next.is_end
+        if let Some(wanted) = &steps.ask {
+            self.ask_ahead(ahead, wanted.start, wanted.end);
+        }
+        steps.is_end
     }
 
-    /// Requests content for a reader that has read everything before `reached`.
-    fn ask_ahead(&self, ahead: &mut ReadAhead, reached: u64, from: u64, to: u64) {
-        let asked = &mut ahead.asked;
-        let Some(mut asking) = self.context.chunks.store().ask_ahead(asked.regions_ahead(reached)) else { return };
+    /// Requests content that a reader is about to wait for. It is none of what lies ahead of the reader.
+    fn ask_own(&self, from: u64, to: u64) {
+        let Some(mut asking) = self.context.chunks.store().ask_ahead(0) else { return };
+        // The read itself has its outcome.
+        let _unreadable = self.for_each_chunk(from, to, &mut |_, child| {
+            Ok(child.fingerprint.is_zero() || asking.add(child.hint, &child.fingerprint, child.len_bytes))
+        });
+        self.context.chunks.start(asking);
+    }
+
+    fn ask_ahead(&self, ahead: &mut ReadAhead, from: u64, to: u64) {
+        let ReadAhead { next, asked, .. } = ahead;
+        let Some(mut asking) = self.context.chunks.store().ask_ahead(asked.regions_ahead(*next)) else { return };
         let (mut until, mut noted) = (from, 0);
         let visited = self.for_each_chunk(from, to, &mut |start, child| {
             if !child.fingerprint.is_zero() && !asking.add(child.hint, &child.fingerprint, child.len_bytes) {
@@ -170,19 +186,19 @@ impl FileBody {
 mod tests {
     use std::ops::Range;
 
-    use super::{Next, ReadAhead};
+    use super::{ReadAhead, Steps};
 
     const MIB: u64 = 1 << 20;
     const AHEAD_BYTES: u64 = 16 * MIB;
     const SIZE: u64 = 100 * MIB;
-    const END: Next = Next { ask: None, is_end: true };
+    const END: Steps = Steps { own: None, ask: None, is_end: true };
 
-    fn ask(wanted: Range<u64>) -> Next {
-        Next { ask: Some(wanted), is_end: false }
+    fn ask(wanted: Range<u64>) -> Steps {
+        Steps { own: None, ask: Some(wanted), is_end: false }
     }
 
     /// Reads, and counts the whole range to request as requested.
-    fn read(ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> Next {
+    fn read(ahead: &mut ReadAhead, offset: u64, len_bytes: u64) -> Steps {
         let next = ahead.note(offset, len_bytes, SIZE, AHEAD_BYTES);
         if let Some(wanted) = &next.ask {
             ahead.asked_until = wanted.end;
@@ -193,9 +209,9 @@ mod tests {
     #[test]
     fn a_reader_from_the_beginning_is_kept_ahead_in_steps() {
         let mut ahead = ReadAhead::default();
-        assert_eq!(read(&mut ahead, 0, MIB), ask(0..17 * MIB), "what is read now, too");
+        assert_eq!(read(&mut ahead, 0, MIB), Steps { own: Some(0..MIB), ..ask(MIB..17 * MIB) });
         for offset in 1..4 {
-            assert_eq!(read(&mut ahead, offset * MIB, MIB), Next::default());
+            assert_eq!(read(&mut ahead, offset * MIB, MIB), Steps::default());
         }
         assert_eq!(read(&mut ahead, 4 * MIB, MIB), ask(17 * MIB..21 * MIB));
         let asked: Vec<_> = (5..100).map(|offset| read(&mut ahead, offset * MIB, MIB)).collect();
@@ -206,18 +222,18 @@ mod tests {
     #[test]
     fn what_was_refused_is_wanted_at_the_next_read() {
         let mut ahead = ReadAhead::default();
-        assert_eq!(ahead.note(0, MIB, SIZE, AHEAD_BYTES), ask(0..17 * MIB));
+        assert_eq!(ahead.note(0, MIB, SIZE, AHEAD_BYTES).ask, Some(MIB..17 * MIB));
         ahead.asked_until = 2 * MIB;
-        assert_eq!(ahead.note(MIB, MIB, SIZE, AHEAD_BYTES), ask(2 * MIB..18 * MIB));
-        let step = 256 << 10;
-        let wanted = 2 * MIB + step..18 * MIB + step;
-        assert_eq!(ahead.note(2 * MIB, step, SIZE, AHEAD_BYTES), ask(wanted), "not what is behind or loaded alone");
+        assert_eq!(ahead.note(MIB, MIB, SIZE, AHEAD_BYTES), ask(2 * MIB..18 * MIB), "what is read now was requested");
+        let own = Some(2 * MIB..3 * MIB);
+        let wanted = ask(3 * MIB..19 * MIB);
+        assert_eq!(ahead.note(2 * MIB, MIB, SIZE, AHEAD_BYTES), Steps { own, ..wanted }, "not what is behind");
     }
 
     #[test]
     fn a_file_of_one_large_request_is_requested_itself() {
         let read = |len_bytes| ReadAhead::default().note(0, len_bytes, len_bytes, AHEAD_BYTES);
-        assert_eq!(read(MIB), Next { ask: Some(0..MIB), is_end: true });
+        assert_eq!(read(MIB), Steps { own: Some(0..MIB), ..END });
         assert_eq!(read(256 << 10), END, "a region or two");
     }
 
@@ -227,14 +243,14 @@ mod tests {
         assert_eq!(ahead.note(0, step, 200 << 10, AHEAD_BYTES), ask(step..200 << 10));
         assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), END);
         let mut ahead = ReadAhead::default();
-        assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), Next::default(), "only the end");
+        assert_eq!(ahead.note(step, step, 200 << 10, AHEAD_BYTES), Steps::default(), "only the end");
     }
 
     #[test]
     fn who_reads_here_and_there_is_not_kept_ahead() {
         let mut ahead = ReadAhead::default();
         for offset in [50, 10, 70, 30] {
-            assert_eq!(read(&mut ahead, offset * MIB, 128 << 10), Next::default());
+            assert_eq!(read(&mut ahead, offset * MIB, 128 << 10), Steps::default());
         }
         assert_eq!(
             read(&mut ahead, 30 * MIB + (128 << 10), 128 << 10),
@@ -248,7 +264,7 @@ mod tests {
         read(&mut ahead, 0, MIB);
         let step = 128 << 10;
         let order = [1, 0, 3, 2, 5, 4, 7, 6];
-        assert!(order.iter().all(|number| read(&mut ahead, MIB + number * step, step) == Next::default()));
+        assert!(order.iter().all(|number| read(&mut ahead, MIB + number * step, step) == Steps::default()));
         assert_eq!(ahead.asked_until, 17 * MIB);
     }
 

@@ -247,9 +247,9 @@ fn regression_a_version_of_many_small_files_is_told_apart_from_older_content() {
     assert!(moved_bytes > 1_000_000 && active_bytes * 10 > moved_bytes * 8, "{active_bytes} of {moved_bytes}");
 }
 
-/// Between the recipes, the nodes of a directory had a listing read all recipes, which were out of the cache again when the files were read.
+/// Nodes of a directory lay between the recipes. So a listing read all recipes, which had left the cache when the files were read.
 #[test]
-fn regression_a_listing_of_an_arranged_version_reads_no_recipes() {
+fn regression_a_listing_of_an_arranged_version_leaves_most_recipes_unread() {
     const MANY: u64 = 300;
     let device = formatted();
     let pool = open(&device);

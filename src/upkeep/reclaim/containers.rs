@@ -363,11 +363,11 @@ impl<'a> Run<'a> {
         let moved_bytes: u64 = group.iter().map(|victim| victim.live_bytes).sum();
         let nodes_max = (moved_bytes / MOVED_BYTES_PER_ORDER_NODE).max(ORDER_NODES_MIN);
         let order = RestoreOrder::find(self, alive.iter().map(|(_, fingerprint)| *fingerprint), nodes_max);
-        // A container is placed at the mean place of its chunks.
+        // A container is placed at the mean rank of its chunks.
         let mut sums: HashMap<ContainerId, (u64, u64)> = HashMap::with_capacity(group.len());
         for (container, fingerprint) in &alive {
             let sum = sums.entry(*container).or_default();
-            *sum = (sum.0 + u64::from(order.place_of(fingerprint).met()), sum.1 + 1);
+            *sum = (sum.0 + u64::from(order.place_of(fingerprint).rank()), sum.1 + 1);
         }
         let containers = sums.into_iter().map(|(container, (sum, count))| (container, sum / count.max(1))).collect();
         Ok(Some(GroupOrder { order, containers }))

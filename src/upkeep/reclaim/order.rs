@@ -6,8 +6,8 @@
 //! free place when it is first met. So the newest file that uses a chunk decides. Files made one after another (a
 //! backup) lie in the order in which they were made, which is the order of a restore.
 //!
-//! Tree nodes come before recipe nodes: clients list whole directories before they open the first file. Between them, the
-//! listing would read all regions of recipes, which leave the cache before the files are read.
+//! Within a batch, tree nodes come before recipe nodes: clients list whole directories before they open the first file. If
+//! tree nodes lay between recipes, a listing would read all recipes, which leave the cache before the files are read.
 //!
 //! Cost: one read of each recipe node of the newest files, until all chunks are found or as much is read as the
 //! caller allows. Chunks not met by then come first, in their old order. Memory: 44 bytes for each moved chunk and 32
@@ -29,27 +29,39 @@ const NEWEST_FACTOR: u64 = 16;
 /// References of a node of a large file. Nodes of small files have fewer, and more of them may be read.
 const REFERENCES_PER_NODE: u64 = 512;
 
-/// The place of a chunk or node among those that are moved: what comes first is least.
+/// The place of a chunk or node among those that are moved. Its fields sort it, in this order.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     is_active: bool,
-    is_below_trees: bool,
-    met: u32,
+    is_behind_trees: bool,
+    rank: u32,
 }
 
-/// Bit of a place that says that it is none of a tree node.
-const BELOW_TREES: u32 = 1;
-/// Distance of two places.
+impl Place {
+    /// Whether the newest versions use it. Places of such content come behind all others.
+    pub(super) fn is_active(self) -> bool {
+        self.is_active
+    }
+
+    /// Returns when the walk met it: the first one has the greatest rank.
+    pub(super) fn rank(self) -> u32 {
+        self.rank
+    }
+}
+
+/// Bit that is set beside the rank of all that is no tree node.
+const BEHIND_TREES: u32 = 1;
+/// Ranks leave room for the bit.
 const STEP: u32 = 2;
 
 /// The places of moved chunks or nodes; see the module's head.
 pub(super) struct RestoreOrder {
-    /// When it was met, and [`BELOW_TREES`]. 0: not met yet.
-    places: HashMap<Fingerprint, u32>,
-    /// The next place, from the end.
+    /// For each the rank with [`BEHIND_TREES`], in one word. 0: not met yet.
+    met: HashMap<Fingerprint, u32>,
+    /// The next rank, from the end.
     next: u32,
     missing: usize,
-    /// Places above it are of content that the newest versions use. `None`: all may be.
+    /// Ranks above it are of content that the newest versions use. `None`: all may be.
     active_above: Option<u32>,
 }
 
@@ -58,8 +70,8 @@ impl RestoreOrder {
     /// much for the newest versions. Unreadable nodes are left out: that costs only order. If the newest versions are too large, nobody knows what
     /// else they use: then everything counts as used by them.
     pub(super) fn find(run: &Run<'_>, wanted: impl Iterator<Item = Fingerprint>, nodes_max: u64) -> Self {
-        let places: HashMap<Fingerprint, u32> = wanted.map(|fingerprint| (fingerprint, 0)).collect();
-        let mut order = Self { missing: places.len(), places, next: u32::MAX - BELOW_TREES, active_above: None };
+        let met: HashMap<Fingerprint, u32> = wanted.map(|fingerprint| (fingerprint, 0)).collect();
+        let mut order = Self { missing: met.len(), met, next: u32::MAX - BEHIND_TREES, active_above: None };
         if order.missing == 0 {
             return order;
         }
@@ -84,32 +96,20 @@ impl RestoreOrder {
 
     /// Returns its place among the others.
     pub(super) fn place_of(&self, fingerprint: &Fingerprint) -> Place {
-        let place = self.places.get(fingerprint).copied().unwrap_or(0);
-        let met = place & !BELOW_TREES;
-        let is_active = self.active_above.is_none_or(|above| met > above);
-        Place { is_active, is_below_trees: place & BELOW_TREES != 0, met }
+        let met = self.met.get(fingerprint).copied().unwrap_or(0);
+        let rank = met & !BEHIND_TREES;
+        let is_active = self.active_above.is_none_or(|above| rank > above);
+        Place { is_active, is_behind_trees: met & BEHIND_TREES != 0, rank }
     }
 
     fn meet(&mut self, fingerprint: &Fingerprint, is_tree: bool) {
-        if let Some(place) = self.places.get_mut(fingerprint)
-            && *place == 0
+        if let Some(met) = self.met.get_mut(fingerprint)
+            && *met == 0
         {
-            *place = if is_tree { self.next } else { self.next | BELOW_TREES };
+            *met = if is_tree { self.next } else { self.next | BEHIND_TREES };
             // Never 0: there are fewer chunks than places.
             self.next = self.next.saturating_sub(STEP).max(STEP);
             self.missing -= 1;
         }
-    }
-}
-
-impl Place {
-    /// Whether the newest versions use it.
-    pub(super) fn is_active(self) -> bool {
-        self.is_active
-    }
-
-    /// Returns where the walk met it: what it met first is greatest.
-    pub(super) fn met(self) -> u32 {
-        self.met
     }
 }
