@@ -14,12 +14,12 @@ use crate::{Outcome, command, files, machine, print_row, say, table, usage};
 /// Measures restores of the first, middle and newest of many versions, before and after arranging, and after reclaiming.
 ///
 /// The pool is copied before it is arranged, and again before it is reclaimed, so the three states are measured in turns and the noise of
-/// the machine meets them alike. A rate is divided by that of the first version before arranging in the same run. Each restore is cold: its
-/// pool is mounted anew, with nothing of it in the page cache. Besides the rate it tells what the engine read for it. Regions
-/// loaded alone are those that a reader loaded by itself, as no other thread had begun to; lookups are chunks that a reader looked up in
-/// the index by itself. Arranging is dedupfs-gc --arrange all --threshold 0. Before reclaiming, every second version is removed, but for these three; it is
-/// dedupfs-gc --arrange all --threshold 100 --leave 0, so that everything moves that can. In the end the versions left in the
-/// reclaimed pool are compared with what was put, and each pool is checked.
+/// the machine meets them alike. A rate is divided by that of the first version before arranging in the same run. Each restore is cold:
+/// its pool is mounted anew, with nothing of it in the page cache. Besides the rate it tells what the engine read for it. Regions loaded
+/// alone are those that a reader loaded by itself, as no other thread had begun to; lookups are chunks that a reader looked up in the
+/// index by itself. Arranging is dedupfs-gc --arrange all --threshold 0. Before reclaiming, every second version is removed, but for
+/// these three; it is dedupfs-gc --arrange all --threshold 100 --leave 0, so that everything moves that can. In the end the versions left
+/// in the reclaimed pool are compared with what was put, and each pool is checked.
 #[derive(clap::Args)]
 pub struct Layout {
     /// Directory with one directory for each version [default: synthetic ones: half of the files change in four places each time]
