@@ -15,6 +15,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::Thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 use timely::communication::allocator::zero_copy::stream::Stream;
 
 use super::frames::{Failure, Kind, Messages};
@@ -213,13 +215,32 @@ pub(super) fn heard(socket: &TcpStream, machine: usize) -> Option<Error> {
     let _ = socket.set_nonblocking(false);
     match looked {
         Ok(0) => Some(lost(machine, &io::ErrorKind::UnexpectedEof.into())),
-        Ok(_) if first != [Kind::Reason as u8] => None,
+        // A machine that had all others may have sent of its disks before it ended.
+        Ok(_) if first == [Kind::Reason as u8] || has_ended(socket) => Some(last_word(socket, machine)),
+        Ok(_) => None,
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         Err(error) => Some(lost(machine, &error)),
-        Ok(_) => {
-            let _ = socket.set_read_timeout(Some(TELLS_WITHIN));
-            let read = read_header(socket, machine);
-            Some(read.map_or_else(|error| error, |(_, len_bytes)| read_reason(socket, len_bytes, machine)))
+    }
+}
+
+/// Whether the other side sends nothing any more; bytes that it sent before may be unread.
+fn has_ended(socket: &TcpStream) -> bool {
+    let mut asked = [PollFd::new(socket, PollFlags::RDHUP)];
+    poll(&mut asked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+}
+
+/// Reads the reason of a machine that has ended or tells it now.
+fn last_word(socket: &TcpStream, machine: usize) -> Error {
+    let _ = socket.set_read_timeout(Some(TELLS_WITHIN));
+    loop {
+        match read_header(socket, machine) {
+            Err(error) => return error,
+            Ok((Kind::Reason, len_bytes)) => return read_reason(socket, len_bytes, machine),
+            Ok((Kind::Data | Kind::End, len_bytes)) => {
+                if let Err(error) = io::copy(&mut socket.take(len_bytes as u64), &mut io::sink()) {
+                    return lost(machine, &error);
+                }
+            }
         }
     }
 }
@@ -358,5 +379,45 @@ impl Stream for Link {
             let _ = self.socket.shutdown(Shutdown::Write);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A connection whose other side sends `bytes`, and then ends or not.
+    fn sent(bytes: &[u8], ends: bool) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        theirs.write_all(bytes).unwrap();
+        if ends {
+            theirs.shutdown(Shutdown::Write).unwrap();
+        }
+        let ours = listener.accept().unwrap().0;
+        while ours.peek(&mut [0; 4096]).unwrap() < bytes.len() {
+            std::thread::yield_now();
+        }
+        (ours, theirs)
+    }
+
+    /// It was waited for another machine that had left because of this one, until the time was up, and that one was named.
+    #[test]
+    fn regression_a_machine_that_sent_of_its_disks_before_it_ended_is_heard_while_others_are_waited_for() {
+        let data = [frame(Kind::Data, &[7; 100]), frame(Kind::Data, &[8; 50])].concat();
+        let reason = frame(Kind::Reason, &Failure::of(2, &Error::Disk { disk: 3, why: "it changed".into() }).encode());
+        let heard = |bytes: &[u8], ends| {
+            let (ours, _theirs) = sent(bytes, ends);
+            super::heard(&ours, 2).map(|error| error.to_string())
+        };
+        assert_eq!(heard(&data, false), None);
+        let told = heard(&data, true).unwrap();
+        assert!(told.contains("machine 2 is lost: its connection ended without a word"), "{told}");
+        let told = heard(&[data.as_slice(), &reason].concat(), true).unwrap();
+        assert!(told.contains("machine 2 ended the round") && told.contains("it changed"), "{told}");
+        let told = heard(&data[..70], true).unwrap();
+        assert!(told.contains("machine 2 is lost"), "{told}");
     }
 }
