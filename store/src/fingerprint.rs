@@ -1,5 +1,6 @@
 //! Fingerprints: the identity of chunks and recipe nodes.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
@@ -10,7 +11,7 @@ pub const FINGERPRINT_BYTES: usize = 32;
 ///
 /// The all-zero value is reserved: in a recipe it stands for a run of zero bytes of any length (MAD2 section 4.2's
 /// built-in fingerprint, extended to holes). It is never stored, looked up or counted.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint(pub [u8; FINGERPRINT_BYTES]);
 
 impl Fingerprint {
@@ -32,6 +33,19 @@ impl Fingerprint {
     pub const fn second_word(&self) -> u64 {
         let [_, _, _, _, _, _, _, _, a, b, c, d, e, f, g, h, ..] = self.0;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+impl Ord for Fingerprint {
+    /// Compares the bytes. The first eight nearly always decide, so sorting needs no call for each pair.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.prefix().cmp(&other.prefix()).then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for Fingerprint {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

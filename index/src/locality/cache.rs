@@ -20,7 +20,7 @@ const BYTES_PER_PRINT: u64 = size_of::<Print>() as u64 + WORDS_PER_PRINT * 8 + S
 /// Fingerprints for each slot: containers of fewer chunks waste memory.
 const PRINTS_PER_SLOT: u64 = 64;
 
-/// Bytes of a slot with its place in the directory and its tankers.
+/// Bytes of a slot with its turn, its place in the directory and its tankers.
 const SLOT_BYTES: u64 = 192;
 
 /// A cached container at most this far before a hit one counts as the same stream: concurrent streams take containers
@@ -32,7 +32,8 @@ const RECENT: usize = 64;
 
 const INDEX_BITS: u32 = 24;
 const SLOT_BITS: u32 = 20;
-const TAG_BITS: u32 = u64::BITS - INDEX_BITS - SLOT_BITS;
+const TURN_BITS: u32 = u8::BITS;
+const TAG_BITS: u32 = u64::BITS - INDEX_BITS - TURN_BITS - SLOT_BITS;
 
 type Print = (Fingerprint, u32);
 
@@ -60,6 +61,10 @@ struct CachedContainers {
     epoch: u64,
     table: Vec<u64>,
     slots: Vec<Option<Slot>>,
+    /// For each slot the number of containers that have left it, modulo 256: words of an earlier turn are dead.
+    turns: Vec<u8>,
+    /// Slots without a container.
+    free: Vec<u32>,
     by_container: HashMap<ContainerId, u32>,
     prints: u64,
     recent: [ContainerId; RECENT],
@@ -90,9 +95,10 @@ fn place_of(fingerprint: &Fingerprint, sets: usize) -> ([usize; 2], u64) {
     (words.map(set), words[0] & ((1 << TAG_BITS) - 1))
 }
 
-const fn word(slot: u32, index: u32, tag: u64) -> u64 {
+const fn word((slot, turn): (u32, u8), index: u32, tag: u64) -> u64 {
     // Slots count from 1 here, so that no word is 0, the empty word.
-    ((slot as u64 + 1) << (INDEX_BITS + TAG_BITS)) | ((index as u64) << TAG_BITS) | tag
+    let slot_and_turn = ((slot as u64 + 1) << TURN_BITS) | turn as u64;
+    (slot_and_turn << (INDEX_BITS + TAG_BITS)) | ((index as u64) << TAG_BITS) | tag
 }
 
 impl CachedContainers {
@@ -108,22 +114,30 @@ impl CachedContainers {
 
     /// Returns the fingerprint that a word leads to, and its slot.
     fn follow(&self, word: u64) -> Option<(&Slot, &Print)> {
-        let slot = (word >> (INDEX_BITS + TAG_BITS)).checked_sub(1)?;
-        let slot = self.slots.get(slot as usize)?.as_ref()?;
+        let slot = self.slots.get(self.alive(word)?)?.as_ref()?;
         let index = (word >> TAG_BITS) & ((1 << INDEX_BITS) - 1);
         Some((slot, slot.prints.get(index as usize)?))
     }
 
+    /// Returns the slot of a word, unless its container has left it. Behind 256 turns a dead word looks alive until it is
+    /// the oldest of its set.
+    fn alive(&self, word: u64) -> Option<usize> {
+        let slot_and_turn = word >> (INDEX_BITS + TAG_BITS);
+        let slot = (slot_and_turn >> TURN_BITS).checked_sub(1)? as usize;
+        self.turns.get(slot).is_some_and(|turn| *turn == slot_and_turn as u8).then_some(slot)
+    }
+
     fn dead_way(&self, set: usize) -> Option<usize> {
-        let sets = self.table.len() / WAYS;
-        let alive = |word: &u64| self.follow(*word).is_some_and(|(_, print)| place_of(&print.0, sets).0.contains(&set));
-        self.table[set * WAYS..(set + 1) * WAYS].iter().rposition(|word| !alive(word))
+        self.table[set * WAYS..(set + 1) * WAYS].iter().rposition(|word| self.alive(*word).is_none())
     }
 
     fn remove(&mut self, slot: u32) {
         if let Some(old) = self.slots.get_mut(slot as usize).and_then(Option::take) {
             self.prints -= old.prints.len() as u64;
             self.by_container.remove(&old.container);
+            self.free.push(slot);
+            let turn = &mut self.turns[slot as usize];
+            *turn = turn.wrapping_add(1);
         }
     }
 
@@ -147,6 +161,8 @@ impl LocalityCache {
                 epoch: 0,
                 table: if limit_prints == 0 { Vec::new() } else { vec![0; sets * WAYS] },
                 slots: (0..slots).map(|_| None).collect(),
+                turns: vec![0; slots as usize],
+                free: (0..slots as u32).rev().collect(),
                 by_container: HashMap::with_capacity(slots as usize),
                 prints: 0,
                 recent: [ContainerId::NONE; RECENT],
@@ -228,8 +244,7 @@ impl LocalityCache {
             let Some(oldest) = state.oldest() else { return };
             state.remove(oldest);
         }
-        let Some(number) = state.slots.iter().position(Option::is_none) else { return };
-        let number = number as u32;
+        let Some(number) = state.free.pop() else { return };
         state.prints += many;
         state.by_container.insert(container, number);
         let used = AtomicU64::new(self.clock.fetch_add(1, Ordering::Relaxed) + 1);
@@ -238,13 +253,14 @@ impl LocalityCache {
         let answers = AtomicU64::new(0);
         let slot = Slot { container, prints: prints.into(), tankers: tankers.into(), used, answers };
         state.slots[number as usize] = Some(slot);
+        let turn = state.turns[number as usize];
         for (index, ([first, second], tag)) in (0_u32..).zip(places) {
             // Replaces a dead word, or else the oldest.
             let dead = |set: usize| Some((set, state.dead_way(set)?));
             let (set, way) = dead(first).or_else(|| dead(second)).unwrap_or((first, WAYS - 1));
             let ways = &mut state.table[set * WAYS..=set * WAYS + way];
             ways.rotate_right(1);
-            ways[0] = word(number, index, tag);
+            ways[0] = word((number, turn), index, tag);
         }
     }
 

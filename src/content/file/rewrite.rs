@@ -159,7 +159,7 @@ impl FileBody {
         let firsts = self.first_touched(edits);
         let mut windows = self.windows(stream, edits, &firsts, threads)?.into_iter();
         let mut rewritten = PieceList::default();
-        let mut position = 0;
+        let (mut position, mut stretch) = (0, Stretch::default());
         for first in firsts {
             let window = windows.next().flatten();
             // Else an earlier window went on over this one.
@@ -167,7 +167,7 @@ impl FileBody {
                 self.take_over(&mut rewritten, position..first);
                 let (end, pieces) = match window {
                     Some(window) => window,
-                    None => self.rewrite_window(stream, edits, first, &|_| {})?,
+                    None => self.rewrite_window(stream, edits, first, &mut stretch, &|_| {})?,
                 };
                 pieces.pieces().iter().for_each(|piece| rewritten.push(piece.clone()));
                 position = end;
@@ -208,7 +208,7 @@ impl FileBody {
         }
         let (begun, has_failed) = (Mutex::new(Begun::default()), AtomicBool::new(false));
         let work = || {
-            let mut done = Vec::new();
+            let (mut done, mut stretch) = (Vec::new(), Stretch::default());
             while !has_failed.load(Ordering::Relaxed) {
                 let (number, first) = {
                     let mut begun = begun.lock();
@@ -224,7 +224,7 @@ impl FileBody {
                     let mut begun = begun.lock();
                     begun.walked_until = begun.walked_until.max(until);
                 };
-                let outcome = self.rewrite_window(stream, edits, first, &walked);
+                let outcome = self.rewrite_window(stream, edits, first, &mut stretch, &walked);
                 has_failed.fetch_or(outcome.is_err(), Ordering::Relaxed);
                 done.push((number, outcome));
             }
@@ -264,11 +264,13 @@ impl FileBody {
         stream: StreamId,
         edits: &Edits<'_>,
         first: usize,
+        stretch: &mut Stretch,
         walked: &dyn Fn(usize),
     ) -> Result<Rewritten> {
+        // Each window sees the source as it is now.
+        stretch.len = 0;
         let known = Arc::new(BlockIndex::default());
         let run = Ingest::new(self.context.ingest.clone(), stream, Some(known.clone()));
-        let stretch = Stretch::default();
         let mut window = Window { body: self, edits, stretch, run, tail: Vec::new(), changed_until: 0, open: false };
         let mut position = first;
         while let Some((start, piece)) = self.pieces.get(position) {
@@ -291,22 +293,25 @@ impl FileBody {
     }
 }
 
-/// Bytes of a source that were read at once.
+/// Bytes of a source that were read at once. A thread keeps the memory for all of its windows.
 #[derive(Default)]
 struct Stretch {
     at: u64,
+    /// So many of the bytes were read.
+    len: usize,
     bytes: Vec<u8>,
 }
 
 impl Stretch {
     /// Returns the bytes of a range. Reads on to `until` or, if that is far away, as far as it pays.
     fn read(&mut self, source: &dyn DeltaSource, (from, to): (u64, u64), until: u64) -> Result<&[u8]> {
-        if from < self.at || to > self.at + self.bytes.len() as u64 {
+        if from < self.at || to > self.at + self.len as u64 {
             let until = until.min(from + STRETCH_BYTES_MAX).max(to);
-            self.bytes.resize((until - from) as usize, 0);
-            self.at = from;
-            let read = source.read(from, &mut self.bytes);
-            read.inspect_err(|_| self.bytes.clear())?;
+            let len = (until - from) as usize;
+            self.bytes.resize(self.bytes.len().max(len), 0);
+            (self.at, self.len) = (from, 0);
+            source.read(from, self.bytes.get_mut(..len).unwrap_or_default())?;
+            self.len = len;
         }
         let (from, to) = ((from - self.at) as usize, (to - self.at) as usize);
         Ok(self.bytes.get(from..to).unwrap_or_default())
@@ -317,7 +322,7 @@ impl Stretch {
 struct Window<'a> {
     body: &'a FileBody,
     edits: &'a Edits<'a>,
-    stretch: Stretch,
+    stretch: &'a mut Stretch,
     run: Ingest,
     /// Old chunks whose bytes may lie behind the last cut, with their offsets.
     tail: Vec<(u64, Child)>,
