@@ -230,6 +230,16 @@ impl Index {
         self.options.pending_max()
     }
 
+    /// Limit of those pending changes that give a fingerprint a place: a tanker fills with them.
+    pub fn pending_places_max(&self) -> u64 {
+        self.options.pending_places_max()
+    }
+
+    /// Number of changes that [`apply`](Self::apply) should get at a time. Each bucket is read once for all of them.
+    pub fn changes_at_once(&self) -> u64 {
+        self.options.changes_at_once()
+    }
+
     pub(crate) fn writer(&self) -> Writer<'_> {
         Writer {
             device: &*self.device,

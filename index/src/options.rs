@@ -47,6 +47,24 @@ const OPEN_BYTES_PER_CELL: u64 = {
     (cell * 3 / 2 + size_of::<Entry>() + 6 + patch * 3 / 8 + staged / 4) as u64
 };
 
+/// Most bytes of memory that one patch costs beyond those that come with a tanker's cells: one and a half patches with
+/// their copies, because a row of half as many changes is not cut in two, half a staged fingerprint, and half a change
+/// with its questions while its row is applied.
+const FURTHER_PATCH_BYTES: u64 = {
+    let patch = FingerprintMap::<Patch>::bytes_per_entry_max() + size_of::<(Fingerprint, Patch)>();
+    let staged = FingerprintMap::<Location>::bytes_per_entry_max();
+    (patch * 3 / 2 + staged / 2 + APPLIED_CHANGE_BYTES / 2) as u64
+};
+
+/// More patches than these would spare few reads, and hold applying up while they are copied.
+const FURTHER_PATCHES_MAX: u64 = 1 << 20;
+
+/// Bytes of memory for a change while it is applied, with its answers and its places in the order of the files.
+const APPLIED_CHANGE_BYTES: usize = 160;
+
+/// Number of changes that are applied at a time, if a tanker needs all memory: some 10 MiB.
+const CHANGES_AT_ONCE: u64 = 65_536;
+
 /// Fewest cells of a sealed tanker, even with little memory: with fewer, files would be smaller than their directories.
 const SEALED_CELLS_MIN: u64 = 16;
 
@@ -97,14 +115,31 @@ impl IndexOptions {
         self.sealed_cells() * 5 / 4
     }
 
-    /// Most patches: at half of it a checkpoint is due; at the limit applying must wait until one is published.
+    /// Most patches: at half of it a checkpoint is due; at the limit applying must wait until one is published. A quarter
+    /// of a tanker's cells, and more if there is memory that a full tanker does not need: the more changes are applied
+    /// and written at a time, the fewer buckets are read and counts written for each.
     pub(crate) fn patches_max(&self) -> u64 {
-        (self.sealed_cells() / 4).max(1)
+        (self.sealed_cells() / 4).max(1) + self.further_patches()
+    }
+
+    fn further_patches(&self) -> u64 {
+        let spare_bytes = self.open_bytes.saturating_sub(self.sealed_cells() * OPEN_BYTES_PER_CELL);
+        (spare_bytes / FURTHER_PATCH_BYTES).min(FURTHER_PATCHES_MAX)
     }
 
     /// Most pending changes (staged, or logged and not applied). A row is never larger.
     pub(crate) fn pending_max(&self) -> u64 {
+        (self.sealed_cells() / 8).max(1) + self.further_patches() / 2
+    }
+
+    /// Most pending changes that give a fingerprint a place.
+    pub(crate) fn pending_places_max(&self) -> u64 {
         (self.sealed_cells() / 8).max(1)
+    }
+
+    /// Number of changes that are applied at a time.
+    pub(crate) fn changes_at_once(&self) -> u64 {
+        CHANGES_AT_ONCE + self.further_patches() / 2
     }
 
     pub(crate) fn check(&self) -> Result<()> {

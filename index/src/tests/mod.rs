@@ -29,7 +29,7 @@ pub(crate) const TINY: IndexOptions = IndexOptions {
     cells_per_tanker: 64,
     buckets_per_tanker: 4,
     cache_bytes: 20_000,
-    open_bytes: 1 << 20,
+    open_bytes: 20_000,
     filter_bytes: 20_000,
     locality_bytes: 20_000,
 };

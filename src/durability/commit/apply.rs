@@ -19,9 +19,6 @@ use dedupfs_store::recipe::{Reference, Root};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 use dedupfs_sync::canary::{Canary, is_planted};
 
-/// Number of changes gathered before they are applied. It bounds memory for rows of any size.
-const CHANGES_MAX: usize = 65_536;
-
 /// Applies log rows to both indexes.
 pub(crate) struct Applier<'a> {
     /// Index of chunks and index of recipe nodes.
@@ -194,7 +191,9 @@ impl Applier<'_> {
             ContainerKind::Data => pending.chunks.push(change),
             ContainerKind::Recipe => pending.recipes.push(change),
         }
-        if pending.chunks.len() + pending.recipes.len() >= CHANGES_MAX { self.apply_pending(pending) } else { Ok(()) }
+        // It bounds memory for rows of any size.
+        let is_enough = (pending.chunks.len() + pending.recipes.len()) as u64 >= self.indexes.chunks.changes_at_once();
+        if is_enough { self.apply_pending(pending) } else { Ok(()) }
     }
 
     fn apply_pending(&self, pending: &mut Pending) -> Result<()> {

@@ -13,7 +13,7 @@
 //! holds every row that reads the container, because a replay would read it in the same way.
 //!
 //! Cost, for a freed node of *c* children (some 512 of 8 KiB, 4 MiB of file, or of an image 128): *c* + 1 changes. If their cells lie in
-//! sealed tankers, each bucket is read once in 65,536 changes, in the order of the files, and with it its page of
+//! sealed tankers, each bucket is read once in 65,536 changes (more with more memory), in the order of the files, and with it its page of
 //! counts. That is at most 2 reads for a change and, at 48 and 4 bytes for each of a bucket's cells (512), 26 KiB, if
 //! no two changes share a bucket and neither is cached. So at worst 131,072 changes, 262,144 reads and 3.3 GiB for each
 //! GiB deleted. The order of rows reduces this to *min(changes, buckets)*: a backup of its own lies in few tankers

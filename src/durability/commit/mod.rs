@@ -104,6 +104,8 @@ pub struct Committer {
     backlog: Backlog<Row>,
     /// Approximate upper bound of the changes in one row.
     row_changes_max: u64,
+    /// The same of those that give a fingerprint a place.
+    row_places_max: u64,
     checkpoints: CheckpointQueue<Checkpoint>,
     /// Whether the last checkpoint failed for lack of space.
     is_starved: AtomicBool,
@@ -120,8 +122,9 @@ impl Committer {
     /// Creates a committer whose thread is not running yet.
     pub(crate) fn new(parts: CommitParts) -> Arc<Self> {
         let row_changes_max = parts.indexes.chunks.pending_max().max(PENDING_CHANGES_MIN);
+        let row_places_max = parts.indexes.chunks.pending_places_max().max(PENDING_CHANGES_MIN);
         let changes = BACKLOG_ROWS * row_changes_max;
-        let bound = Weight { changes, places: changes, bytes: row_changes_max * BACKLOG_BYTES_PER_CHANGE };
+        let bound = Weight { changes, places: changes, bytes: row_places_max * BACKLOG_BYTES_PER_CHANGE };
         Arc::new(Self {
             parts,
             turns: Turns::default(),
@@ -131,6 +134,7 @@ impl Committer {
             committing: AtomicU64::new(0),
             backlog: Backlog::new(bound),
             row_changes_max,
+            row_places_max,
             checkpoints: CheckpointQueue::default(),
             is_starved: AtomicBool::new(false),
             inconsistencies: AtomicU64::new(0),
@@ -191,13 +195,16 @@ impl Committer {
     /// The round's error; the reason why the pool is read-only.
     pub(crate) fn relieve(&self) -> Result<()> {
         let pending = self.parts.namespace.pending_operations();
-        let (changes, most) = (self.uncommitted_changes(), self.row_changes_max);
         let pending_max = self.parts.pending_operations_max;
-        if pending >= 2 * pending_max || changes >= most {
+        let (logged, placed) = self.uncommitted_changes();
+        let is_reached =
+            |parts| logged + placed >= self.row_changes_max / parts || placed >= self.row_places_max / parts;
+        if pending >= 2 * pending_max || is_reached(1) {
             self.commit()?;
-        } else if pending >= pending_max || changes >= most / 2 {
+        } else if pending >= pending_max || is_reached(2) {
             self.turns.ask();
         }
+        let most = self.row_changes_max;
         if self.staged() < most {
             return Ok(());
         }
@@ -222,10 +229,10 @@ impl Committer {
         self.parts.indexes.chunks.staged() + self.parts.indexes.nodes.staged()
     }
 
-    /// Returns the index changes that are staged or logged, and in no durable row yet.
-    fn uncommitted_changes(&self) -> u64 {
+    /// Returns the index changes that are logged, and those that are staged, in no durable row yet.
+    fn uncommitted_changes(&self) -> (u64, u64) {
         let logged = self.parts.namespace.logged_changes() + self.committing.load(Ordering::Relaxed);
-        logged + self.staged().saturating_sub(self.backlog.weight().places)
+        (logged, self.staged().saturating_sub(self.backlog.weight().places))
     }
 
     /// Returns the approximate number of index changes that are durable and not counted yet.
