@@ -56,8 +56,9 @@ const FURTHER_PATCH_BYTES: u64 = {
     (patch * 3 / 2 + staged / 2 + APPLIED_CHANGE_BYTES / 2) as u64
 };
 
-/// More patches than these would spare few reads, and hold applying up while they are copied.
-const FURTHER_PATCHES_MAX: u64 = 1 << 20;
+/// Most patches beyond a quarter of a tanker's cells, for each of its cells. More would spare few reads, and hold applying
+/// up while they are copied.
+const FURTHER_PATCHES_PER_CELL_MAX: u64 = 2;
 
 /// Bytes of memory for a change while it is applied, with its answers and its places in the order of the files.
 const APPLIED_CHANGE_BYTES: usize = 160;
@@ -124,7 +125,7 @@ impl IndexOptions {
 
     fn further_patches(&self) -> u64 {
         let spare_bytes = self.open_bytes.saturating_sub(self.sealed_cells() * OPEN_BYTES_PER_CELL);
-        (spare_bytes / FURTHER_PATCH_BYTES).min(FURTHER_PATCHES_MAX)
+        (spare_bytes / FURTHER_PATCH_BYTES).min(FURTHER_PATCHES_PER_CELL_MAX * self.sealed_cells())
     }
 
     /// Most pending changes (staged, or logged and not applied). A row is never larger.
