@@ -27,11 +27,8 @@ pub(crate) const PENDING_BYTES_MAX: u64 = 32 * MIB;
 pub(crate) const PENDING_OPERATION_BYTES: u64 = 512;
 /// Index changes that may be under way even with small tankers. With fewer, single files would become commits.
 pub(crate) const PENDING_CHANGES_MIN: u64 = 8192;
-/// Bound of the backlog, in rows of the greatest size. When it is full, no round begins. One row is for reclaiming, one
-/// for clients that write meanwhile. After a power failure the next mount counts the uncounted rows.
-pub(crate) const BACKLOG_ROWS: u64 = 2;
-/// Bound of the backlog's memory, in bytes per change. A log operation or a chunk's entry takes some 70.
-pub(crate) const BACKLOG_BYTES_PER_CHANGE: u64 = 128;
+/// Bound of the backlog's memory, in bytes for each place of a row. A log operation or a chunk's entry takes some 70.
+pub(crate) const BACKLOG_BYTES_PER_PLACE: u64 = 128;
 /// Number of log operations applied since the last checkpoint that starts the next one: bounds replay at mount.
 pub(crate) const CHECKPOINT_CHANGES: u64 = 2_000_000;
 

@@ -34,7 +34,7 @@ struct Phase {
 impl<'w> Work<'w> {
     pub(crate) fn new(index: &'w Index, meter: &'w Arc<Meter>) -> Self {
         meter.take();
-        let row_changes = index.pending_max() as usize;
+        let row_changes = index.pending_places_max() as usize;
         let changes = Vec::with_capacity(row_changes);
         Self { index, meter, row: index.position(), changes, row_changes, phase: Phase::default() }
     }

@@ -230,7 +230,7 @@ impl Index {
         self.options.pending_max()
     }
 
-    /// Limit of those pending changes that give a fingerprint a place: a tanker fills with them.
+    /// Limit of those changes of one row that give a new fingerprint its place: open tankers fill with them.
     pub fn pending_places_max(&self) -> u64 {
         self.options.pending_places_max()
     }

@@ -49,7 +49,7 @@ const OPEN_BYTES_PER_CELL: u64 = {
 
 /// Most bytes of memory that one patch costs beyond those that come with a tanker's cells: one and a half patches with
 /// their copies, because a row of half as many changes is not cut in two, half a staged fingerprint, and half a change
-/// with its questions while its row is applied.
+/// while its row is applied. Rows are bounded by the index of chunks alone: few changes of a row are of nodes.
 const FURTHER_PATCH_BYTES: u64 = {
     let patch = FingerprintMap::<Patch>::bytes_per_entry_max() + size_of::<(Fingerprint, Patch)>();
     let staged = FingerprintMap::<Location>::bytes_per_entry_max();
@@ -60,10 +60,11 @@ const FURTHER_PATCH_BYTES: u64 = {
 /// up while they are copied.
 const FURTHER_PATCHES_PER_CELL_MAX: u64 = 2;
 
-/// Bytes of memory for a change while it is applied, with its answers and its places in the order of the files.
-const APPLIED_CHANGE_BYTES: usize = 160;
+/// Bytes of memory for a change while it is applied: in a vector that grows by doubling, with its answers and its places
+/// in the order of the files.
+const APPLIED_CHANGE_BYTES: usize = 224;
 
-/// Number of changes that are applied at a time, if a tanker needs all memory: some 10 MiB.
+/// Number of changes that are applied at a time, if a tanker needs all memory: 14 MiB beside it.
 const CHANGES_AT_ONCE: u64 = 65_536;
 
 /// Fewest cells of a sealed tanker, even with little memory: with fewer, files would be smaller than their directories.
@@ -78,7 +79,8 @@ pub struct IndexOptions {
     pub buckets_per_tanker: u32,
     /// Limit in bytes of the cache of buckets and counts.
     pub cache_bytes: u64,
-    /// Limit in bytes of the open tankers and everything needed to seal them: some 260 for each cell of a tanker.
+    /// Limit in bytes of the open tankers and everything needed to seal them: some 260 for each cell of a tanker, and 390
+    /// for each further patch.
     pub open_bytes: u64,
     /// Limit in bytes of the Bloom filters of the sealed tankers. 3 MiB for each tanker of 2^20 cells give 24 bits for
     /// each cell. With less they become coarser, which costs false reads and logs a warning. From some 70 tankers on
@@ -133,7 +135,8 @@ impl IndexOptions {
         (self.sealed_cells() / 8).max(1) + self.further_patches() / 2
     }
 
-    /// Most pending changes that give a fingerprint a place.
+    /// Most changes of a row that give a new fingerprint its place. Applying waits between rows, so the open tankers
+    /// exceed their limit by one row.
     pub(crate) fn pending_places_max(&self) -> u64 {
         (self.sealed_cells() / 8).max(1)
     }

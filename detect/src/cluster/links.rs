@@ -208,7 +208,8 @@ fn drain(mut socket: &TcpStream) {
     while socket.read(&mut unread).is_ok_and(|len| len > 0) {}
 }
 
-/// Looks whether a machine, which this one waits for together with others, has ended. Returns its reason.
+/// Looks whether a machine, which this one waits for together with others, has ended. Returns its reason. The end of one that sent more than the
+/// buffers of the connection hold is seen later, by the silence behind it.
 pub(super) fn heard(socket: &TcpStream, machine: usize) -> Option<Error> {
     let mut first = [0];
     let looked = socket.set_nonblocking(true).and_then(|()| socket.peek(&mut first));
@@ -229,10 +230,14 @@ fn has_ended(socket: &TcpStream) -> bool {
     poll(&mut asked, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// Reads the reason of a machine that has ended or tells it now.
+/// Reads the reason of a machine that has ended or tells it now. What it sent before is of no use any more.
 fn last_word(socket: &TcpStream, machine: usize) -> Error {
     let _ = socket.set_read_timeout(Some(TELLS_WITHIN));
+    let until = Instant::now() + TELLS_WITHIN;
     loop {
+        if Instant::now() >= until {
+            return lost(machine, &io::ErrorKind::TimedOut.into());
+        }
         match read_header(socket, machine) {
             Err(error) => return error,
             Ok((Kind::Reason, len_bytes)) => return read_reason(socket, len_bytes, machine),
@@ -397,7 +402,7 @@ mod tests {
             theirs.shutdown(Shutdown::Write).unwrap();
         }
         let ours = listener.accept().unwrap().0;
-        while ours.peek(&mut [0; 4096]).unwrap() < bytes.len() {
+        while ours.peek(&mut [0; 4096]).unwrap() < bytes.len() || has_ended(&ours) != ends {
             std::thread::yield_now();
         }
         (ours, theirs)

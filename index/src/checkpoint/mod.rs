@@ -133,7 +133,7 @@ impl Index {
             row,
             extent,
             set: self.sealed_set(),
-            patches: patches_by_tanker(self.open.collect_patches()),
+            patches: self.open.patches_by_tanker(),
             cells: self.open.collect_cells(),
             open_version: applier.open_version,
         }
@@ -371,17 +371,6 @@ impl Index {
         }
         Ok(removed)
     }
-}
-
-fn patches_by_tanker(patches: Vec<(Fingerprint, Patch)>) -> HashMap<u64, Vec<(Fingerprint, Patch)>> {
-    let mut by_tanker: HashMap<u64, Vec<(Fingerprint, Patch)>> = HashMap::new();
-    for patch in patches {
-        by_tanker.entry(patch.1.tanker).or_default().push(patch);
-    }
-    for patches in by_tanker.values_mut() {
-        patches.sort_unstable_by_key(|(_, patch)| patch.index);
-    }
-    by_tanker
 }
 
 /// Cuts `entries` down to the `count` that arrived first, in order of arrival, and returns the rest. Container ids

@@ -114,21 +114,21 @@ impl CachedContainers {
 
     /// Returns the fingerprint that a word leads to, and its slot.
     fn follow(&self, word: u64) -> Option<(&Slot, &Print)> {
-        let slot = self.slots.get(self.alive(word)?)?.as_ref()?;
+        let slot = self.slots.get(self.slot_of(word)?)?.as_ref()?;
         let index = (word >> TAG_BITS) & ((1 << INDEX_BITS) - 1);
         Some((slot, slot.prints.get(index as usize)?))
     }
 
-    /// Returns the slot of a word, unless its container has left it. Behind 256 turns a dead word looks alive until it is
-    /// the oldest of its set.
-    fn alive(&self, word: u64) -> Option<usize> {
+    /// Returns the slot of a word, unless its container has left it. A dead word looks alive again at each 256th turn: then
+    /// it takes room in its set, and never answers, because the whole fingerprint is compared.
+    fn slot_of(&self, word: u64) -> Option<usize> {
         let slot_and_turn = word >> (INDEX_BITS + TAG_BITS);
         let slot = (slot_and_turn >> TURN_BITS).checked_sub(1)? as usize;
         self.turns.get(slot).is_some_and(|turn| *turn == slot_and_turn as u8).then_some(slot)
     }
 
     fn dead_way(&self, set: usize) -> Option<usize> {
-        self.table[set * WAYS..(set + 1) * WAYS].iter().rposition(|word| self.alive(*word).is_none())
+        self.table[set * WAYS..(set + 1) * WAYS].iter().rposition(|word| self.slot_of(*word).is_none())
     }
 
     fn remove(&mut self, slot: u32) {

@@ -15,6 +15,7 @@
 
 pub(crate) mod file;
 
+use std::collections::HashMap;
 use std::mem;
 
 use dedupfs_store::Fingerprint;
@@ -139,6 +140,22 @@ impl OpenTanker {
         for shard in &self.shards {
             patches.extend(shard.read().patches.iter().copied());
         }
+        patches
+    }
+
+    /// Copies the patches of each tanker, in the order of its cells. Nobody may change patches meanwhile.
+    pub(crate) fn patches_by_tanker(&self) -> HashMap<u64, Vec<(Fingerprint, Patch)>> {
+        let mut counts: HashMap<u64, usize> = HashMap::new();
+        for shard in &self.shards {
+            shard.read().patches.iter().for_each(|(_, patch)| *counts.entry(patch.tanker).or_default() += 1);
+        }
+        // As long as they become: the copies stay until the checkpoint is published.
+        let mut patches: HashMap<u64, Vec<_>> =
+            counts.into_iter().map(|(tanker, count)| (tanker, Vec::with_capacity(count))).collect();
+        for shard in &self.shards {
+            shard.read().patches.iter().for_each(|patch| patches.entry(patch.1.tanker).or_default().push(*patch));
+        }
+        patches.values_mut().for_each(|patches| patches.sort_unstable_by_key(|(_, patch)| patch.index));
         patches
     }
 

@@ -267,8 +267,7 @@ impl FileBody {
         stretch: &mut Stretch,
         walked: &dyn Fn(usize),
     ) -> Result<Rewritten> {
-        // Each window sees the source as it is now.
-        stretch.len = 0;
+        stretch.forget();
         let known = Arc::new(BlockIndex::default());
         let run = Ingest::new(self.context.ingest.clone(), stream, Some(known.clone()));
         let mut window = Window { body: self, edits, stretch, run, tail: Vec::new(), changed_until: 0, open: false };
@@ -303,13 +302,19 @@ struct Stretch {
 }
 
 impl Stretch {
+    /// Makes the next read one of the source as it is then.
+    fn forget(&mut self) {
+        self.len = 0;
+    }
+
     /// Returns the bytes of a range. Reads on to `until` or, if that is far away, as far as it pays.
     fn read(&mut self, source: &dyn DeltaSource, (from, to): (u64, u64), until: u64) -> Result<&[u8]> {
         if from < self.at || to > self.at + self.len as u64 {
             let until = until.min(from + STRETCH_BYTES_MAX).max(to);
             let len = (until - from) as usize;
             self.bytes.resize(self.bytes.len().max(len), 0);
-            (self.at, self.len) = (from, 0);
+            self.forget();
+            self.at = from;
             source.read(from, self.bytes.get_mut(..len).unwrap_or_default())?;
             self.len = len;
         }

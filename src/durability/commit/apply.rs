@@ -37,6 +37,8 @@ struct Pending {
     row: u64,
     chunks: Vec<Change>,
     recipes: Vec<Change>,
+    /// So many are applied at once.
+    most: u64,
     total: u64,
     inconsistencies: u64,
     doubts: u64,
@@ -60,8 +62,9 @@ impl Applier<'_> {
     /// # Errors
     /// Reading a node or table failed. The indexes then miss a part of this row: no later row may be applied.
     pub(crate) fn apply(&self, row: u64, ops: &[LogOp], fresh: Option<&[Extended]>) -> Result<Applied> {
+        let most = self.indexes.chunks.changes_at_once();
         let mut pending =
-            Pending { row, chunks: Vec::new(), recipes: Vec::new(), total: 0, inconsistencies: 0, doubts: 0 };
+            Pending { row, chunks: Vec::new(), recipes: Vec::new(), most, total: 0, inconsistencies: 0, doubts: 0 };
         let fresh_chunks = fresh.unwrap_or_default().iter().filter(|extended| extended.kind == ContainerKind::Data);
         for extended in fresh_chunks {
             for entry in &extended.entries {
@@ -192,7 +195,7 @@ impl Applier<'_> {
             ContainerKind::Recipe => pending.recipes.push(change),
         }
         // It bounds memory for rows of any size.
-        let is_enough = (pending.chunks.len() + pending.recipes.len()) as u64 >= self.indexes.chunks.changes_at_once();
+        let is_enough = (pending.chunks.len() + pending.recipes.len()) as u64 >= pending.most;
         if is_enough { self.apply_pending(pending) } else { Ok(()) }
     }
 

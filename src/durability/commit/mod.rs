@@ -16,7 +16,8 @@
 //! The backlog of uncounted rows is bounded, in changes and in bytes. When it is full, the next round waits for the
 //! counting; when the free space is near the reserve, every round does. Counting waits for a checkpoint only when open
 //! tankers fill their memory. Threads that make changes wait ([`Committer::relieve`]) in two cases: the uncommitted
-//! changes reach the size of one row, or as many fingerprints are staged. Only counting ends the latter.
+//! changes, or those of them that are new places, reach the size of one row; or as many fingerprints are staged. Only
+//! counting ends the latter.
 //!
 //! **Waiting order**: each may wait for those behind it, never for those before it: writers, reclaiming, quarantine ->
 //! the commit thread -> the counting thread -> sections (a thread in a section waits for none of these), the store of
@@ -60,7 +61,7 @@ use self::checkpoint::Checkpoint;
 use self::checkpoint_queue::CheckpointQueue;
 use self::counting::Row;
 use self::turns::Turns;
-use crate::config::{BACKLOG_BYTES_PER_CHANGE, BACKLOG_ROWS, PENDING_CHANGES_MIN};
+use crate::config::{BACKLOG_BYTES_PER_PLACE, PENDING_CHANGES_MIN};
 use crate::durability::export::Exporter;
 use crate::durability::space::SpaceGuard;
 use dedupfs_base::ReadOnly;
@@ -104,7 +105,7 @@ pub struct Committer {
     backlog: Backlog<Row>,
     /// Approximate upper bound of the changes in one row.
     row_changes_max: u64,
-    /// The same of those that give a fingerprint a place.
+    /// The same of those that give a new fingerprint its place: the open tankers fill with them.
     row_places_max: u64,
     checkpoints: CheckpointQueue<Checkpoint>,
     /// Whether the last checkpoint failed for lack of space.
@@ -123,8 +124,9 @@ impl Committer {
     pub(crate) fn new(parts: CommitParts) -> Arc<Self> {
         let row_changes_max = parts.indexes.chunks.pending_max().max(PENDING_CHANGES_MIN);
         let row_places_max = parts.indexes.chunks.pending_places_max().max(PENDING_CHANGES_MIN);
-        let changes = BACKLOG_ROWS * row_changes_max;
-        let bound = Weight { changes, places: changes, bytes: row_places_max * BACKLOG_BYTES_PER_CHANGE };
+        // A row of reclaiming, and one of clients that write meanwhile. The next mount counts them behind a power failure.
+        let changes = row_changes_max + row_places_max;
+        let bound = Weight { changes, places: changes, bytes: row_places_max * BACKLOG_BYTES_PER_PLACE };
         Arc::new(Self {
             parts,
             turns: Turns::default(),
@@ -196,19 +198,19 @@ impl Committer {
     pub(crate) fn relieve(&self) -> Result<()> {
         let pending = self.parts.namespace.pending_operations();
         let pending_max = self.parts.pending_operations_max;
-        let (logged, placed) = self.uncommitted_changes();
+        let (logged, staged) = self.uncommitted_changes();
         let is_reached =
-            |parts| logged + placed >= self.row_changes_max / parts || placed >= self.row_places_max / parts;
+            |parts| logged + staged >= self.row_changes_max / parts || staged >= self.row_places_max / parts;
         if pending >= 2 * pending_max || is_reached(1) {
             self.commit()?;
         } else if pending >= pending_max || is_reached(2) {
             self.turns.ask();
         }
+        // Committed fingerprints stay staged until they are counted. Memory bounds those of all rows together.
         let most = self.row_changes_max;
         if self.staged() < most {
             return Ok(());
         }
-        // Committed fingerprints stay staged until they are counted.
         self.backlog.wait_while(waiting::announce, |_| self.staged() >= most);
         self.failure().map_or(Ok(()), Err)
     }
@@ -239,6 +241,12 @@ impl Committer {
     #[cfg(test)]
     pub(crate) fn backlog_changes(&self) -> u64 {
         self.backlog.weight().changes
+    }
+
+    /// Returns the most changes of a row, and the most places.
+    #[cfg(test)]
+    pub(crate) fn row_bounds(&self) -> (u64, u64) {
+        (self.row_changes_max, self.row_places_max)
     }
 
     /// Returns the number of [`backlog_changes`](Self::backlog_changes) from which on no round begins.

@@ -12,8 +12,7 @@ use dedupfs_store::device::observed::Call;
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{ContainerId, Fingerprint, LogOp, OperationsLog};
 
-use crate::config::BACKLOG_ROWS;
-use crate::tests::held::counting::{counts, end, open, prepared};
+use crate::tests::held::counting::{counts, end, open, prepared, prepared_with};
 use crate::tests::held::gate::{Closed, Gate};
 use crate::tests::held::site::{Met, beside};
 
@@ -32,7 +31,7 @@ fn log(pool: &Pool, changes: u64) {
 
 /// Returns the changes that a row has at most.
 fn row_changes_max(pool: &Pool) -> u64 {
-    pool.core().committer.backlog_changes_max() / BACKLOG_ROWS
+    pool.core().committer.row_bounds().0
 }
 
 /// `add` adds to something of which `half` starts a round and `most` makes others wait for it.
@@ -75,6 +74,24 @@ fn changes_of_the_indexes_wait_for_a_round_at_the_size_of_a_row() {
     end(pool, &device);
 }
 
+/// Only new places fill the open tankers, so a row may have more changes of other kinds if there is memory for them.
+#[test]
+fn new_places_wait_for_a_round_at_their_own_bound() {
+    let gate = Arc::new(Gate::default());
+    let device = prepared_with(gate.clone(), 1 << 17);
+    let pool = open(&device);
+    let (changes, places) = pool.core().committer.row_bounds();
+    assert!(changes > 4 * places, "{changes} changes, {places} places");
+    assert_bound(changes / 2, changes, &pool, &gate, &|changes| log(&pool, changes));
+    assert_bound(places / 2, places, &pool, &gate, &|more| {
+        // Without an operation, a round has nothing to make durable.
+        log(&pool, 0);
+        let staged = pool.core().indexes.chunks.staged();
+        (staged..staged + more).for_each(|number| stage(&pool, number));
+    });
+    drop(pool);
+}
+
 #[test]
 fn changes_of_names_wait_for_a_round_at_twice_the_number_that_starts_one() {
     let gate = Arc::new(Gate::default());
@@ -83,6 +100,13 @@ fn changes_of_names_wait_for_a_round_at_twice_the_number_that_starts_one() {
     let half = pool.core().memory.pending_operations_max() as u64;
     assert_bound(half, 2 * half, &pool, &gate, &|operations| (0..operations).for_each(|_| log(&pool, 0)));
     end(pool, &device);
+}
+
+/// Stages a fingerprint that nobody stored.
+fn stage(pool: &Pool, number: u64) {
+    let mut bytes = [7; 32];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    pool.core().indexes.chunks.stage(&Fingerprint(bytes), Location::new(ContainerId(1), 1000));
 }
 
 /// Returns a chunk of a file that another session wrote.
@@ -132,14 +156,9 @@ fn staged_fingerprints_wait_for_the_counting_at_the_size_of_a_row() {
         let pool = open(&device);
         let (core, most) = (pool.core(), row_changes_max(&pool));
         let closed = hold_counting(&pool, &gate, 2);
-        let stage = |number: u64| {
-            let mut bytes = [7; 32];
-            bytes[..8].copy_from_slice(&number.to_le_bytes());
-            core.indexes.chunks.stage(&Fingerprint(bytes), Location::new(ContainerId(1), 1000));
-        };
-        (1..most).for_each(stage);
+        (1..most).for_each(|number| stage(&pool, number));
         closed.goes_on("a change below the bound", || core.committer.relieve().expect("the pool works"));
-        (most..=most + above).for_each(stage);
+        (most..=most + above).for_each(|number| stage(&pool, number));
         assert_waits(closed, "a change at the bound", || {
             core.committer.relieve().expect("the pool works");
             assert_eq!(core.committer.backlog_changes(), 0, "it has not waited for the counting");

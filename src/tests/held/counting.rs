@@ -59,10 +59,15 @@ pub(super) fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
 /// Makes a device with a pool that has a file `gone` and, in the same containers, a file `kept`. Their chunks are in
 /// sealed tankers, and in no cache.
 pub(super) fn prepared(observer: Arc<dyn Observer>) -> Arc<dyn Device> {
+    prepared_with(observer, 64)
+}
+
+/// The same, with tankers of so many cells.
+pub(super) fn prepared_with(observer: Arc<dyn Observer>, tanker_cells: u32) -> Arc<dyn Device> {
     listen();
     let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(MemoryDevice::new()), observer));
     let properties =
-        PoolProperties { chunk_size_bytes: 4096, tanker_cells: 64, tanker_buckets: 4, ..PoolProperties::default() };
+        PoolProperties { chunk_size_bytes: 4096, tanker_cells, tanker_buckets: 4, ..PoolProperties::default() };
     format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
     let pool = open(&device);
     let service = pool.service();
