@@ -3,7 +3,7 @@
 mod damage;
 pub(crate) mod differences;
 mod reclaim;
-mod table;
+pub(crate) mod table;
 mod transfer;
 pub(crate) mod versions;
 

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cost, Job, hosts};
+use super::{Cost, Job, Turn, hosts};
 
 /// The order in which the readers of a host take its jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
@@ -25,19 +25,6 @@ impl Policy {
     pub const ALL: [Self; 3] = [Self::Shortest, Self::Longest, Self::Mixed];
 }
 
-/// When a job is worked on.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Turn {
-    /// The job's number.
-    pub job: usize,
-    /// The reader of its host.
-    pub reader: usize,
-    /// Seconds from the beginning of the night.
-    pub begin_secs: f64,
-    /// The same.
-    pub end_secs: f64,
-}
-
 /// The times of all jobs, in their order.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Timetable {
@@ -53,34 +40,44 @@ impl Timetable {
     /// Returns the cost.
     #[must_use]
     pub fn cost(&self) -> Cost {
-        let lives: f64 = self.turns.iter().map(|turn| turn.end_secs - turn.begin_secs).sum();
-        let span_secs = self.turns.iter().map(|turn| turn.end_secs).fold(0.0, f64::max);
-        Cost { mean_secs: lives / self.turns.len().max(1) as f64, span_secs }
+        Cost::of(&self.turns)
     }
 }
 
-/// Returns a timetable. `readers` has the number of each host's; `secs` gives the time of a job.
-///
-/// Of a host whose jobs would miss deadlines with the policy, those that have one come first, the earliest first. If a job misses its
-/// deadline all the same, it is named.
-pub fn timetable(jobs: &[Job], readers: &[usize], policy: Policy, secs: &dyn Fn(&Job) -> f64) -> Timetable {
-    let mut table = Timetable::default();
-    for host in 0..hosts(jobs) {
-        let readers = readers.get(host).copied().unwrap_or(1);
-        let own: Vec<usize> =
-            (0..jobs.len()).filter(|number| jobs.get(*number).is_some_and(|job| job.host == host)).collect();
-        let mut turns = run(jobs, &own, readers, policy, false, secs);
-        let is_late = late(jobs, &turns).next().is_some();
-        if is_late {
-            turns = run(jobs, &own, readers, policy, true, secs);
-        }
-        table.deadlines_first.push(is_late);
-        table.late.extend(late(jobs, &turns));
-        table.turns.extend(turns);
+/// Who reads.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Readers {
+    /// The number of each host's; one, of hosts beyond the list.
+    pub of_hosts: Vec<usize>,
+    /// Jobs of all hosts that are worked on at once. At least 1.
+    pub at_once: usize,
+}
+
+impl Default for Readers {
+    /// One at each host, all at once.
+    fn default() -> Self {
+        Self { of_hosts: Vec::new(), at_once: usize::MAX }
     }
-    table.turns.sort_by_key(|turn| turn.job);
-    table.late.sort_unstable();
-    table
+}
+
+/// Returns a timetable. `secs` gives the time of a job.
+///
+/// A reader takes a job, and begins it when fewer than the limit of all hosts are worked on. Those that wait begin in the order in which they
+/// came. Of a host whose jobs would miss deadlines with the policy, those that have one come first, the earliest first. If a job misses its
+/// deadline all the same, it is named.
+pub fn timetable(jobs: &[Job], readers: &Readers, policy: Policy, secs: &dyn Fn(&Job) -> f64) -> Timetable {
+    let mut deadlines_first = vec![false; hosts(jobs)];
+    let mut turns = run(jobs, readers, policy, &deadlines_first, secs);
+    let misses: Vec<usize> = late(jobs, &turns).collect();
+    if !misses.is_empty() {
+        for job in misses.iter().filter_map(|job| jobs.get(*job)) {
+            deadlines_first.get_mut(job.host).into_iter().for_each(|first| *first = true);
+        }
+        turns = run(jobs, readers, policy, &deadlines_first, secs);
+    }
+    turns.sort_by_key(|turn| turn.job);
+    let late = late(jobs, &turns).collect();
+    Timetable { turns, deadlines_first, late }
 }
 
 fn late<'a>(jobs: &'a [Job], turns: &'a [Turn]) -> impl Iterator<Item = usize> + 'a {
@@ -91,27 +88,51 @@ fn late<'a>(jobs: &'a [Job], turns: &'a [Turn]) -> impl Iterator<Item = usize> +
     turns.iter().filter(is_late).map(|turn| turn.job)
 }
 
-/// Lets the readers of one host work through its jobs.
+/// A reader that is free, and so a host's next job may begin.
+struct Free {
+    at_secs: f64,
+    host: usize,
+    reader: usize,
+}
+
+/// Lets the readers work through all jobs.
 fn run(
     jobs: &[Job],
-    own: &[usize],
-    readers: usize,
+    readers: &Readers,
     policy: Policy,
-    deadlines_first: bool,
+    deadlines_first: &[bool],
     secs: &dyn Fn(&Job) -> f64,
 ) -> Vec<Turn> {
-    let mut waiting: Vec<(usize, Job)> = own.iter().filter_map(|number| Some((*number, *jobs.get(*number)?))).collect();
-    let mut free_secs = vec![0.0_f64; readers.max(1)];
-    let mut turns = Vec::with_capacity(waiting.len());
-    while !waiting.is_empty() {
-        let first_free = free_secs.iter().enumerate().min_by(|one, other| one.1.total_cmp(other.1));
-        let reader = first_free.map_or(0, |(reader, _)| reader);
-        let Some(place) = next(&waiting, reader, policy, deadlines_first) else { break };
-        let (number, job) = waiting.swap_remove(place);
-        let Some(free) = free_secs.get_mut(reader) else { break };
-        let begin_secs = *free;
-        *free += secs(&job);
-        turns.push(Turn { job: number, reader, begin_secs, end_secs: *free });
+    let mut waiting: Vec<Vec<(usize, Job)>> = vec![Vec::new(); hosts(jobs)];
+    for (number, job) in jobs.iter().enumerate() {
+        waiting.get_mut(job.host).into_iter().for_each(|waiting| waiting.push((number, *job)));
+    }
+    let mut free: Vec<Free> = Vec::new();
+    for (host, waiting) in waiting.iter().enumerate() {
+        let own = readers.of_hosts.get(host).copied().unwrap_or(1).max(1);
+        free.extend((0..own.min(waiting.len())).map(|reader| Free { at_secs: 0.0, host, reader }));
+    }
+    let mut places_secs = vec![0.0_f64; readers.at_once.clamp(1, free.len().max(1))];
+    let mut turns = Vec::with_capacity(jobs.len());
+    let first = |free: &[Free]| {
+        let first = free.iter().enumerate().min_by(|(_, one), (_, other)| one.at_secs.total_cmp(&other.at_secs));
+        first.map(|(place, _)| place)
+    };
+    while let Some(place) = first(&free) {
+        let Some(Free { at_secs, host, reader }) = free.get_mut(place) else { break };
+        let job = waiting.get_mut(*host).and_then(|waiting| {
+            let deadlines_first = deadlines_first.get(*host).copied().unwrap_or(false);
+            Some(waiting.swap_remove(next(waiting, *reader, policy, deadlines_first)?))
+        });
+        let Some((number, job)) = job else {
+            free.remove(place);
+            continue;
+        };
+        let Some(place_secs) = places_secs.iter_mut().min_by(|one, other| one.total_cmp(other)) else { break };
+        let begin_secs = at_secs.max(*place_secs);
+        let end_secs = begin_secs + secs(&job);
+        turns.push(Turn { job: number, reader: *reader, begin_secs, end_secs });
+        (*at_secs, *place_secs) = (end_secs, end_secs);
     }
     turns
 }

@@ -3,12 +3,14 @@
 //! 1. A [`Job`] is the backup of one disk, on the host that has it.
 //! 2. [`rounds`] puts jobs into rounds that begin on all hosts at once, [`lists`] lets each host take its next job as soon as one of its
 //!    readers is free.
-//! 3. [`Cost`] judges both: the mean time that a snapshot lives, and the length of the night. [`Weight`] says which of them counts.
+//! 3. [`simulate`] lets the same jobs run by each of them.
+//! 4. [`Cost`] judges them: the mean time that a snapshot lives, and the length of the night. [`Weight`] says which of them counts.
 
 #[cfg(test)]
 mod brute;
 pub mod lists;
 pub mod rounds;
+pub mod simulate;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +27,19 @@ pub struct Job {
     pub deadline_secs: Option<u64>,
 }
 
+/// When a job is worked on.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Turn {
+    /// The job's number.
+    pub job: usize,
+    /// The reader of its host; 0 in rounds.
+    pub reader: usize,
+    /// Seconds from the beginning of the night.
+    pub begin_secs: f64,
+    /// The same.
+    pub end_secs: f64,
+}
+
 /// What a schedule costs, in seconds.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Cost {
@@ -32,6 +47,16 @@ pub struct Cost {
     pub mean_secs: f64,
     /// From the beginning until all is done: the paper's *job span J*.
     pub span_secs: f64,
+}
+
+impl Cost {
+    /// Returns the cost of a schedule.
+    #[must_use]
+    pub fn of(turns: &[Turn]) -> Self {
+        let lives: f64 = turns.iter().map(|turn| turn.end_secs - turn.begin_secs).sum();
+        let span_secs = turns.iter().map(|turn| turn.end_secs).fold(0.0, f64::max);
+        Self { mean_secs: lives / turns.len().max(1) as f64, span_secs }
+    }
 }
 
 /// What counts: from 0, the span alone, to 1, the mean alone. The paper's alpha.

@@ -3,7 +3,7 @@
 
 use std::collections::BinaryHeap;
 
-use super::{Cost, Job, Weight, hosts};
+use super::{Cost, Job, Turn, Weight, hosts};
 
 /// The rounds of some jobs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -17,13 +17,26 @@ pub struct Rounds {
 impl Rounds {
     /// Returns the cost. `secs` gives the time of a host that reads so many bytes in a round.
     pub fn cost(&self, jobs: &[Job], secs: &dyn Fn(u64) -> f64) -> Cost {
+        Cost::of(&self.turns(jobs, secs))
+    }
+
+    /// Returns when each job begins and ends: with its round, one of which follows the other.
+    pub fn turns(&self, jobs: &[Job], secs: &dyn Fn(u64) -> f64) -> Vec<Turn> {
         let mut loads = Loads::new(hosts(jobs), self.count);
         for (job, round) in jobs.iter().zip(&self.round_of) {
             loads.add(job, *round);
         }
-        let times: Vec<f64> = loads.peaks.iter().map(|peak| if *peak == 0 { 0.0 } else { secs(*peak) }).collect();
-        let sum: f64 = self.round_of.iter().filter_map(|round| times.get(*round)).sum();
-        Cost { mean_secs: sum / self.round_of.len().max(1) as f64, span_secs: times.iter().sum() }
+        let mut begins_secs = vec![0.0];
+        for peak in &loads.peaks {
+            let begin_secs = begins_secs.last().copied().unwrap_or(0.0);
+            begins_secs.push(begin_secs + if *peak == 0 { 0.0 } else { secs(*peak) });
+        }
+        let time = |round: usize| begins_secs.get(round).copied().unwrap_or(0.0);
+        let turn = |(job, round): (usize, &usize)| {
+            let (begin_secs, end_secs) = (time(*round), time(round + 1));
+            Turn { job, reader: 0, begin_secs, end_secs }
+        };
+        self.round_of.iter().enumerate().map(turn).collect()
     }
 }
 

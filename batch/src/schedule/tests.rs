@@ -1,7 +1,8 @@
 //! Schedules against the best ones.
 
-use super::lists::{Policy, timetable};
+use super::lists::{Policy, Readers, timetable};
 use super::rounds::{Rounds, best, bpl, dbp2, dbp2_spread};
+use super::simulate::{Schedule, Times, simulate};
 use super::*;
 
 /// SplitMix64.
@@ -32,6 +33,11 @@ fn weight(alpha: f64) -> Weight {
 
 fn secs(bytes: u64) -> f64 {
     bytes as f64
+}
+
+/// So many readers of each of three hosts.
+fn readers(count: usize) -> Readers {
+    Readers { of_hosts: vec![count; 3], ..Readers::default() }
 }
 
 /// The paper claims it of DBP2, but the first round of several makes a small job wait for a large one of another host.
@@ -81,10 +87,11 @@ fn heuristics_of_the_paper_do_what_it_says() {
 fn each_job_has_one_turn_and_readers_never_overlap() {
     let mut random = Random(2);
     for _ in 0..2000 {
-        let (count, readers) = (random.below(20), 1 + random.below(4) as usize);
+        let (count, own, at_once_max) = (random.below(20), 1 + random.below(4) as usize, 1 + random.below(6) as usize);
         let jobs = random.jobs(count, 3);
         for policy in Policy::ALL {
-            let table = timetable(&jobs, &[readers; 3], policy, &|job| secs(job.bytes));
+            let table =
+                timetable(&jobs, &Readers { at_once: at_once_max, ..readers(own) }, policy, &|job| secs(job.bytes));
             assert!(table.turns.iter().map(|turn| turn.job).eq(0..jobs.len()));
             for one in &table.turns {
                 assert!((one.end_secs - one.begin_secs - secs(jobs[one.job].bytes)).abs() < 1e-6);
@@ -93,10 +100,15 @@ fn each_job_has_one_turn_and_readers_never_overlap() {
                     is_same && one.begin_secs < other.end_secs && other.begin_secs < one.end_secs
                 });
                 assert_eq!(overlaps.count(), 1);
+                let at_once =
+                    table.turns.iter().filter(|other| (other.begin_secs..other.end_secs).contains(&one.begin_secs));
+                assert!(at_once.count() <= at_once_max, "{table:?}");
             }
             let busiest =
                 (0..3).map(|host| jobs.iter().filter(|job| job.host == host).map(|job| job.bytes).sum::<u64>());
-            assert!(table.cost().span_secs * readers as f64 >= secs(busiest.max().unwrap_or(0)));
+            assert!(table.cost().span_secs * own as f64 >= secs(busiest.max().unwrap_or(0)));
+            let all: u64 = jobs.iter().map(|job| job.bytes).sum();
+            assert!(table.cost().span_secs * at_once_max as f64 >= secs(all));
         }
     }
 }
@@ -107,11 +119,11 @@ fn lists_are_nearly_as_short_as_the_best() {
     let mut random = Random(3);
     let (mut mixed, mut least_of_all, cases) = (0.0, 0.0, 10_000);
     for _ in 0..cases {
-        let (count, readers) = (2 + random.below(7), 2 + random.below(2) as usize);
+        let (count, own) = (2 + random.below(7), 2 + random.below(2) as usize);
         let jobs = random.jobs(count, 1);
         let times: Vec<f64> = jobs.iter().map(|job| secs(job.bytes)).collect();
-        let best = brute::span_secs(&times, readers).expect("are few");
-        let span = |policy| timetable(&jobs, &[readers; 3], policy, &|job| secs(job.bytes)).cost().span_secs / best;
+        let best = brute::span_secs(&times, own).expect("are few");
+        let span = |policy| timetable(&jobs, &readers(own), policy, &|job| secs(job.bytes)).cost().span_secs / best;
         assert!(Policy::ALL.into_iter().all(|policy| span(policy) >= 1.0 - 1e-9));
         // Graham's bounds.
         assert!(span(Policy::Longest) <= 4.0 / 3.0 && span(Policy::Mixed) <= 2.0);
@@ -125,7 +137,7 @@ fn lists_are_nearly_as_short_as_the_best() {
 #[test]
 fn priorities_and_deadlines_are_respected_or_named() {
     let job = |bytes, priority, deadline_secs| Job { host: 0, bytes, priority, deadline_secs };
-    let run = |jobs: &[Job]| timetable(jobs, &[1], Policy::Shortest, &|job| secs(job.bytes));
+    let run = |jobs: &[Job]| timetable(jobs, &Readers::default(), Policy::Shortest, &|job| secs(job.bytes));
     let order = |jobs: &[Job]| {
         let mut turns = run(jobs).turns;
         turns.sort_by(|one, other| one.begin_secs.total_cmp(&other.begin_secs));
@@ -137,5 +149,43 @@ fn priorities_and_deadlines_are_respected_or_named() {
     assert_eq!((order(&jobs), run(&jobs).late, run(&jobs).deadlines_first), (vec![1, 2, 0], vec![], vec![true]));
     let jobs = [job(5, 0, Some(4)), job(9, 0, Some(10)), job(1, 0, None)];
     assert_eq!(run(&jobs).late, [0, 1]);
-    assert!(timetable(&[], &[], Policy::Mixed, &|_| 1.0).turns.is_empty());
+    assert!(timetable(&[], &Readers::default(), Policy::Mixed, &|_| 1.0).turns.is_empty());
+}
+
+/// A limit of all hosts makes jobs of idle readers wait, in the order in which they came.
+#[test]
+fn jobs_wait_for_a_place_among_all_hosts() {
+    let job = |host, bytes| Job { host, bytes, priority: 0, deadline_secs: None };
+    let jobs = [job(0, 5), job(1, 3), job(2, 4), job(1, 1)];
+    let readers = Readers { at_once: 2, ..Readers::default() };
+    let table = timetable(&jobs, &readers, Policy::Longest, &|job| secs(job.bytes));
+    let times: Vec<(f64, f64)> = table.turns.iter().map(|turn| (turn.begin_secs, turn.end_secs)).collect();
+    assert_eq!(times, [(0.0, 5.0), (0.0, 3.0), (3.0, 7.0), (5.0, 6.0)]);
+}
+
+#[test]
+fn a_simulation_has_each_schedule_with_what_it_costs() {
+    let mut random = Random(4);
+    for _ in 0..200 {
+        let count = random.below(30);
+        let jobs = random.jobs(count, 3);
+        // The third host takes twice as long, and a round reads twice.
+        let load = |job: &Job| job.bytes * if job.host == 2 { 2 } else { 1 };
+        let times = Times { of_job: &|job| secs(load(job)), load: &load, of_round: &|load| 2.0 * secs(load) };
+        let all = simulate(&jobs, &Readers::default(), &times, weight(0.0));
+        let schedules: Vec<Schedule> = all.iter().map(|simulated| simulated.schedule).collect();
+        let lists = Policy::ALL.map(Schedule::List);
+        assert_eq!(schedules, [&lists[..], &[Schedule::Dbp2, Schedule::Bpl]].concat());
+        let of_host = |host| jobs.iter().filter(move |job| job.host == host).map(load).sum::<u64>();
+        let busiest = secs((0..3).map(of_host).max().unwrap_or(0));
+        for simulated in &all {
+            assert!(simulated.turns.iter().map(|turn| turn.job).eq(0..jobs.len()));
+            // One reader at each host never waits; the span alone wants one round.
+            let (is_round, span_secs) = (simulated.rounds.is_some(), simulated.cost.span_secs);
+            assert!((span_secs - busiest * if is_round { 2.0 } else { 1.0 }).abs() < 1e-6, "{simulated:?}");
+            assert!(
+                !is_round || simulated.turns.iter().all(|turn| turn.begin_secs < 1e-9 && turn.end_secs >= span_secs)
+            );
+        }
+    }
 }

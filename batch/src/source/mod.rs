@@ -301,7 +301,7 @@ impl Driver for Still {
 
     fn points(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
         let source = self.0.clone();
-        let without_map = Some("its source tells no changes".to_owned());
+        let without_map = Some("a source of this kind tells no changes".to_owned());
         Ok(vec![Point { source, without_map, ..Point::default() }])
     }
 

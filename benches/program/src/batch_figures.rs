@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use dedupfs_batch::model::{DISK_BYTES, DISKS_OF_A_MACHINE, Machine, TABLE_1_PUBLISHED, table_1};
-use dedupfs_batch::schedule::lists::{Policy, timetable};
-use dedupfs_batch::schedule::rounds::{best, bpl, dbp2};
+use dedupfs_batch::schedule::lists::{Policy, Readers};
+use dedupfs_batch::schedule::simulate::{Schedule, Times, simulate};
 use dedupfs_batch::schedule::{Cost, Job, Weight};
 
 use crate::data::Random;
@@ -133,20 +133,19 @@ fn schedules(seed: &str) -> Outcome<String> {
                     Job { host, bytes, priority: 0, deadline_secs: None }
                 })
                 .collect();
-            let inline = timetable(&jobs, &[], Policy::Shortest, &|job| machine.inline_secs(job.bytes as f64)).cost();
+            let of_job = |job: &Job| machine.inline_secs(job.bytes as f64);
+            let times = Times { of_job: &of_job, load: &|job| job.bytes, of_round: &round_secs };
             for alpha in ALPHAS {
                 let Some(weight) = Weight::new(alpha) else { return usage("alpha lies between 0 and 1") };
                 let hours = |cost: Cost| [cost.span_secs, cost.mean_secs, weight.of(cost)].map(|secs| secs / 3600.0);
                 let mut cells = vec![sizes.to_owned(), format!("{disks}, {machines}"), alpha.to_string()];
-                let schedules = [
-                    ("DBP2", Some(best(&jobs, dbp2, weight, &round_secs))),
-                    ("BPL", Some(best(&jobs, bpl, weight, &round_secs))),
-                    ("inline", None),
-                ];
-                for (name, rounds) in schedules {
-                    let (count, cost) = rounds.map_or((None, inline), |(rounds, cost)| (Some(rounds.count), cost));
-                    let [span, mean, cost] = hours(cost);
-                    let count = count.map(|count| count.to_string());
+                let all = simulate(&jobs, &Readers::default(), &times, weight);
+                let schedules =
+                    [("DBP2", Schedule::Dbp2), ("BPL", Schedule::Bpl), ("inline", Schedule::List(Policy::Shortest))];
+                for (name, schedule) in schedules {
+                    let Some(simulated) = all.iter().find(|simulated| simulated.schedule == schedule) else { continue };
+                    let [span, mean, cost] = hours(simulated.cost);
+                    let count = simulated.rounds.map(|count| count.to_string());
                     rows += &format!(
                         "{sizes}\t{disks}\t{alpha}\t{name}\t{}\t{span:.3}\t{mean:.3}\t{cost:.3}\n",
                         count.as_deref().unwrap_or("-")

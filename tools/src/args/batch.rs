@@ -22,6 +22,9 @@ pub(crate) struct BatchArgs {
     /// Begin nothing: show the base of each disk, and its estimated times
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Begin nothing: show for each order how long the night takes, and how long snapshots live
+    #[arg(long, conflicts_with = "dry_run")]
+    pub(crate) simulate: bool,
     /// Begin also outside of the window of the plan
     #[arg(long)]
     pub(crate) now: bool,

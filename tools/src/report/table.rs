@@ -1,19 +1,19 @@
 //! Tables in columns for people.
 
 /// Rows of as many cells as there are titles.
-pub(super) struct Table(Vec<Vec<String>>);
+pub(crate) struct Table(Vec<Vec<String>>);
 
 impl Table {
-    pub(super) fn new(titles: &[&str]) -> Self {
+    pub(crate) fn new(titles: &[&str]) -> Self {
         Self(vec![titles.iter().map(|title| (*title).to_owned()).collect()])
     }
 
-    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.0.push(cells.into_iter().collect());
     }
 
     /// Formats all rows, two spaces between columns. Columns at the places `right` are numbers: their cells end below each other.
-    pub(super) fn show(&self, right: &[usize]) -> String {
+    pub(crate) fn show(&self, right: &[usize]) -> String {
         let width = |column: usize| {
             let cells = self.0.iter().filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)

@@ -33,8 +33,21 @@ pub(crate) fn transfer_problems(report: &TransferReport) -> String {
 }
 
 pub(crate) fn transfer(report: &TransferReport) -> String {
+    let mut text = match (&report.version, &report.image) {
+        (Some(version), Some(image)) => of_image(version, image, report.elapsed_ms),
+        _ => of_tree(report),
+    };
+    if report.problem_count > 0 {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "not all of it: {} problems", report.problem_count);
+    }
+    text
+}
+
+fn of_tree(report: &TransferReport) -> String {
     let mut text = String::new();
-    let mut counts = vec![format!("{} files ({})", report.files, show(report.content_bytes))];
+    let files = if report.files == 1 { "file" } else { "files" };
+    let mut counts = vec![format!("{} {files} ({})", report.files, show(report.content_bytes))];
     let further = [
         (report.directories, "directories"),
         (report.others, "links, devices and the like"),
@@ -47,24 +60,18 @@ pub(crate) fn transfer(report: &TransferReport) -> String {
     if let Some(searched) = report.searched_directories {
         let _ = writeln!(text, "searched {searched} directories");
     }
-    match (&report.version, &report.image) {
-        (Some(version), Some(image)) => text.push_str(&of_image(version, image)),
-        (Some(version), None) => text.push_str(&of_version(version)),
-        (None, _) => {}
-    }
-    if report.problem_count > 0 {
-        let _ = writeln!(text, "not all of it: {} problems", report.problem_count);
-    }
+    report.version.iter().for_each(|version| text.push_str(&of_version(version)));
     text
 }
 
 /// What is new with the version of an image, and what was read of it.
-fn of_image(version: &VersionReport, image: &ImageReport) -> String {
+fn of_image(version: &VersionReport, image: &ImageReport, elapsed_ms: u64) -> String {
     let ImageReport { size_bytes, read_bytes, verified_bytes, .. } = image;
     let mut text = format!(
-        "version with the image {} ({}), new {}, fingerprint {}\n",
+        "version with the image {} ({}) in {}, new {}, fingerprint {}\n",
         shown(&image.file_name),
         show(*size_bytes),
+        duration::show(elapsed_ms),
         show(version.new_bytes),
         version.fingerprint
     );
@@ -72,7 +79,9 @@ fn of_image(version: &VersionReport, image: &ImageReport) -> String {
         Some(why) if image.named_bytes.is_some() => writeln!(text, "everything counts as changed: {}", shown(why)),
         Some(why) => writeln!(text, "read everything: {}", shown(why)),
         None => {
-            writeln!(text, "read {} that changed, compared {} that did not", show(*read_bytes), show(*verified_bytes))
+            let (read, compared) = (show(*read_bytes), show(*verified_bytes));
+            let rest = show(size_bytes.saturating_sub(*read_bytes));
+            writeln!(text, "read {read} in and around changes, compared {compared} of the other {rest}")
         }
     };
     if let Some(named_bytes) = image.named_bytes {

@@ -82,7 +82,8 @@ impl Facts {
             return (false, "the pool compares bytes, and trusts no fingerprint".to_owned());
         }
         if self.asked_chunks < CHUNKS_MIN {
-            return (false, "nothing is known of the index yet".to_owned());
+            let why = "since the pool was mounted, too few chunks were looked up to know the index";
+            return (false, format!("{why}: {} of {CHUNKS_MIN}", self.asked_chunks));
         }
         let reads_of_a_chunk = self.index_reads as f64 / self.asked_chunks as f64;
         let read_secs = if self.seeks { SECS_OF_A_SEEK } else { SECS_OF_A_READ };

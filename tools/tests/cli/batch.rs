@@ -298,3 +298,53 @@ fn a_dry_run_tells_what_the_window_does_not_suffice_for() {
     assert_eq!((stop.code, misses(&stop)), (9, vec![true, true]));
     night.site.umount().ok();
 }
+
+#[test]
+fn regression_a_dry_run_names_sources_that_are_not_there() {
+    let Some(night) = Night::if_fuse() else { return };
+    let good = format!("file:{}", night.disk("good.raw").display());
+    let gone = format!("file:{}", night.at("gone.raw").display());
+    let directory = format!("file:{}", night.site.root.path().display());
+    let disks_of_plan = [("good", good.as_str(), ""), ("gone", &gone, ""), ("directory", &directory, "")];
+    let ran = night.run("", &disks_of_plan, &["--dry-run"]);
+    ran.expect(
+        9,
+        &["NOT TO BE BEGUN: cannot read", "gone.raw", "neither a file nor a block device", "some 4 MiB from"],
+    );
+    night.run("", &disks_of_plan, &["--simulate"]).expect(9, &["NOT TO BE BEGUN: gone: cannot read"]);
+    assert_eq!(fs::read_dir(&night.site.mnt).unwrap().count(), 0, "nothing is begun");
+    night.site.umount().ok();
+}
+
+#[test]
+fn a_simulation_tells_the_night_of_each_order_and_begins_nothing() {
+    let Some(night) = Night::if_fuse() else { return };
+    let source = format!("file:{}", night.disk("disk.raw").display());
+    let disks: String =
+        (0..3).map(|number| format!("[[disk]]\nname = \"{number}\"\nhost = \"h\"\nsource = {source:?}\n")).collect();
+    let plan = |readers: usize| {
+        let text = format!(
+            "pool = {:?}\n[[host]]\nname = \"h\"\nreaders = {readers}\nassumed_rate = {DISK_BYTES}\n{disks}",
+            night.site.mnt
+        );
+        fs::write(night.at("plan.toml"), text).unwrap();
+        run(DEDUPFS, &["batch", "--simulate", "--json", night.at("plan.toml").to_str().unwrap()])
+    };
+    let told = |readers: usize, schedule: &str| {
+        let ran = plan(readers).ok();
+        let report: Value = serde_json::from_str(&ran.out).unwrap();
+        let nights = report["nights"].as_array().unwrap();
+        let night = nights.iter().find(|night| night["schedule"] == schedule).unwrap_or_else(|| panic!("{report}"));
+        ["span_secs", "mean_life_secs", "longest_life_secs", "rounds"].map(|member| night[member].as_u64())
+    };
+    // At the whole rate each disk takes a second.
+    assert_eq!(told(1, "mixed"), [Some(3), Some(1), Some(1), None]);
+    assert_eq!(told(3, "longest"), [Some(3), Some(3), Some(3), None]);
+    // A round reads twice. Three rounds of one disk each are as long as one of three, and the snapshots live for a third of that.
+    assert_eq!(told(1, "dbp2"), [Some(6), Some(2), Some(2), Some(3)]);
+    let path = night.at("plan.toml");
+    run(DEDUPFS, &["batch", "--simulate", path.to_str().unwrap()]).expect(0, &["mixed (the plan's)", "bpl, 3 rounds"]);
+    run(DEDUPFS, &["batch", "--simulate", "--dry-run", path.to_str().unwrap()]).expect(2, &["cannot be used with"]);
+    assert_eq!(fs::read_dir(&night.site.mnt).unwrap().count(), 0, "nothing is begun");
+    night.site.umount().ok();
+}

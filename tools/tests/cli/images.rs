@@ -82,7 +82,7 @@ fn an_image_becomes_a_version_of_which_only_changes_are_read() {
     let Some(images) = Images::if_fuse() else { return };
     images
         .put(&["--token", "one"], "1")
-        .expect(0, &["version with the image disk.raw (8 MiB)", "read everything: there is no earlier version"]);
+        .expect(0, &["version with the image disk.raw (8 MiB) in", "read everything: there is no earlier version"]);
     images.assert_restored("1");
     images.overwrite(3_000_000, &[7; 5000]);
     images.map(r#"[{"offset":0,"length":2998272,"type":0,"description":"clean"},
@@ -103,7 +103,7 @@ fn an_image_becomes_a_version_of_which_only_changes_are_read() {
     images.assert_restored("3");
     images
         .put(&["--changed", "MAP", "--token-from", "three", "--verify", "full"], "4")
-        .expect(0, &["read 0 B that changed, compared 8 MiB"]);
+        .expect(0, &["read 0 B in and around changes, compared 8 MiB of the other 8 MiB"]);
     images
         .put(&["--changed", "MAP", "--base", images.site.mnt.join("vm7/gone").to_str().unwrap()], "5")
         .expect(0, &["there is no base"]);

@@ -17,7 +17,8 @@ fn json(program: &str, words: Words<'_>) -> Ran {
 }
 
 /// The types whose section tells the members of their lists, too.
-const LISTS: [&str; 8] = ["list", "diff", "history", "freeze", "prune", "batch", "batch_plan", "cluster"];
+const LISTS: [&str; 9] =
+    ["list", "diff", "history", "freeze", "prune", "batch", "batch_plan", "batch_simulation", "cluster"];
 
 /// The section of a type in `docs/json.md`.
 fn section(name: &str) -> &'static str {
@@ -99,6 +100,7 @@ fn every_command_prints_lines_of_one_shape() {
     let disk = format!("file:{}", source.join("file").display());
     fs::write(&plan, format!("pool = {:?}\n{text}{disk:?}\n", site.mnt)).unwrap();
     ok(DEDUPFS, &[&"batch", &plan, &"--dry-run"], &["batch_plan"]);
+    ok(DEDUPFS, &[&"batch", &plan, &"--simulate"], &["batch_simulation"]);
     ok(DEDUPFS, &[&"batch", &plan], &["batch"]);
     let alone = root.join("alone.toml");
     let text = "night = \"n\"\n[[machine]]\nname = \"m\"\naddress = \"127.0.0.1:1\"\n[[disk]]\nname = \"c\"\nmachine = \"m\"\nsource = ";

@@ -104,7 +104,7 @@ fn a_tree_of_everything_goes_in_and_comes_out_the_same() {
     assert!(usage(&copy) < usage(&source) + 32, "holes were filled: {} MiB", usage(&copy));
     // A single file: the largest one.
     let file = walk_largest(&source);
-    get(&copy.join(file.strip_prefix(&source).unwrap()), &site.base.join("file")).expect(0, &["copied 1 files"]);
+    get(&copy.join(file.strip_prefix(&source).unwrap()), &site.base.join("file")).expect(0, &["copied 1 file ("]);
     assert!(fs::read(&file).unwrap() == fs::read(site.base.join("file")).unwrap());
     // The whole content of the mount.
     get(&site.mnt, &site.base.join("all")).expect(0, &["copied"]);
@@ -184,9 +184,9 @@ fn two_puts_do_not_disturb_each_other() {
     let small = site.base.join("small");
     fs::create_dir(&small).unwrap();
     fs::write(small.join("file"), noise(2, 100_000)).unwrap();
-    put(&small, &site.mnt.join("small")).expect(0, &["copied 1 files"]);
+    put(&small, &site.mnt.join("small")).expect(0, &["copied 1 file ("]);
     // The name goes to the put that completes first.
-    put(&small, &site.mnt.join("copy")).expect(0, &["copied 1 files"]);
+    put(&small, &site.mnt.join("copy")).expect(0, &["copied 1 file ("]);
     assert_eq!(first.wait().unwrap().code(), Some(1));
     assert_same_tree(&small, &site.mnt.join("copy"));
     assert!(under_way(&site.mnt).is_empty());
@@ -210,7 +210,7 @@ fn a_mount_in_use_by_a_put_stays_and_a_full_pool_keeps_nothing() {
     let small = site.base.join("small");
     fs::write(&small, noise(2, 100_000)).unwrap();
     site.gc_with(&["--threshold", "0"]);
-    self::put(&small, &site.mnt.join("small")).expect(0, &["copied 1 files"]);
+    self::put(&small, &site.mnt.join("small")).expect(0, &["copied 1 file ("]);
     site.umount();
     site.assert_clean();
 }
@@ -283,7 +283,7 @@ fn what_is_mounted_within_can_be_left_out_and_the_pool_itself_always_is() {
             put(&[], &all).expect(0, &["copied 2 files"]);
             assert_eq!(fs::read_to_string(all.join("inner/file")).unwrap(), "inside");
             assert_eq!(fs::read_dir(all.join("own")).unwrap().count(), 0);
-            put(&["-x"], &one).expect(0, &["copied 1 files"]);
+            put(&["-x"], &one).expect(0, &["copied 1 file ("]);
             assert_eq!(fs::read_dir(one.join("inner")).unwrap().count(), 0);
             assert_eq!(fs::metadata(one.join("inner")).unwrap().mode(), fs::metadata(&inner).unwrap().mode());
         }
@@ -427,7 +427,7 @@ fn a_large_file_for_which_there_is_no_room_is_not_left_there() {
         assert!(!said.contains("interrupted"), "{said}");
         assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
         Tool::new("mount").args(["-o", "remount,size=64M"]).arg(&out).ok();
-        get(&copy, &out.join("file")).expect(0, &["copied 1 files"]);
+        get(&copy, &out.join("file")).expect(0, &["copied 1 file ("]);
         assert!(fs::read(out.join("file")).unwrap() == content);
     });
     Tool::new("umount").arg(&out).ok();
@@ -441,7 +441,7 @@ fn the_pool_does_not_copy_itself() {
     site.sync();
     // The site holds only the pool and its mount.
     fs::write(site.base.join("beside"), "content").unwrap();
-    put(&site.base, &site.mnt.join("copy")).expect(0, &["copied 1 files"]);
+    put(&site.base, &site.mnt.join("copy")).expect(0, &["copied 1 file ("]);
     assert_eq!(fs::read_dir(site.mnt.join("copy/pool")).unwrap().count(), 0);
     assert_eq!(fs::read_dir(site.mnt.join("copy/mnt")).unwrap().count(), 0);
     assert_eq!(fs::read_to_string(site.mnt.join("copy/beside")).unwrap(), "content");

@@ -48,7 +48,7 @@ impl<'a> Base<'a> {
     /// Opens the chosen base. `Err` says in words why there is none.
     pub(super) fn open(core: &'a Core, service: &'a Service, choice: &ImageBase) -> std::result::Result<Self, String> {
         let version = match *choice {
-            ImageBase::None => return Err("everything is to be read".to_owned()),
+            ImageBase::None => return Err("no base is wanted".to_owned()),
             ImageBase::Gone => return Err("the named base does not exist".to_owned()),
             ImageBase::Version(ino) => version_of(ino),
             ImageBase::LastIn(directory) => last_in(core, directory)

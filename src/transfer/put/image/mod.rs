@@ -487,7 +487,7 @@ impl ImagePut<'_> {
         changes: Option<Changes>,
     ) -> std::result::Result<(&'a Base<'b>, Changes), String> {
         if self.options.reread {
-            return Err("everything is to be read".to_owned());
+            return Err("--reread asks for that".to_owned());
         }
         let changes = changes.ok_or_else(|| {
             let told = self.options.without_map.as_deref().or(base.err());

@@ -58,7 +58,7 @@ impl Limits<'_> {
 }
 
 /// Units at once, of all hosts together: the daemon serves 16 tools, and each put has its part of the memory plan.
-const AT_ONCE_MAX: usize = 8;
+pub(super) const AT_ONCE_MAX: usize = 8;
 
 /// Lets so many units work at once.
 struct Turnstile {

@@ -1,14 +1,19 @@
 //! The order in which disks are read, by estimates of the bytes to read.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Seek as _, SeekFrom};
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::Path;
 
-use dedupfs_batch::plan::{Disk, Plan};
-use dedupfs_batch::schedule::Job;
-use dedupfs_batch::schedule::lists::{Timetable, timetable};
+use dedupfs_batch::plan::{AtEnd, Disk, Host, Plan};
+use dedupfs_batch::schedule::lists::{Readers, Timetable, timetable};
+use dedupfs_batch::schedule::{Job, Turn};
 use dedupfs_batch::source::Kind;
 use jiff::civil::Time;
 
 use super::disk::State;
+use super::night::AT_ONCE_MAX;
 
 /// Bytes that a disk is taken to have if neither its file nor a version tells.
 const UNKNOWN_BYTES: u64 = 40_000_000_000;
@@ -29,6 +34,36 @@ pub(super) struct Order {
     pub(super) timetable: Timetable,
     /// The time at which the night begins: now, or the start of a window that is yet to come.
     pub(super) begins: Time,
+    /// Seconds until the window ends, and the fate of the disks that are read then.
+    window: Option<(f64, AtEnd)>,
+}
+
+impl Order {
+    pub(super) fn jobs(&self) -> Vec<Job> {
+        self.units.iter().map(|unit| unit.job).collect()
+    }
+
+    /// Whether the window does not suffice for a unit that is read at this time.
+    pub(super) fn misses_window(&self, turn: &Turn) -> bool {
+        let misses = |(secs, at_end)| turn.begin_secs >= secs || (at_end == AtEnd::Stop && turn.end_secs > secs);
+        self.window.is_some_and(misses)
+    }
+}
+
+/// The readers of a plan's hosts.
+pub(super) fn readers(plan: &Plan) -> Readers {
+    Readers { of_hosts: plan.hosts.iter().map(|host| host.readers).collect(), at_once: AT_ONCE_MAX }
+}
+
+/// Seconds of a job, if it has all of its host's rate.
+pub(super) fn secs_at_whole_rate(plan: &Plan, job: &Job) -> f64 {
+    let rate = plan.hosts.get(job.host).map_or(1, Host::expected_rate);
+    job.bytes as f64 / rate.max(1) as f64
+}
+
+/// Seconds of a job for one of its host's readers. They share the rate, also while others are idle.
+pub(super) fn secs_of_reader(plan: &Plan, job: &Job) -> f64 {
+    secs_at_whole_rate(plan, job) * plan.hosts.get(job.host).map_or(1, |host| host.readers) as f64
 }
 
 /// Groups disks into units, and estimates when each is read.
@@ -52,15 +87,11 @@ pub(super) fn of(plan: &Plan, states: &[State], ignores_window: bool) -> Order {
         groups.extend(disk.group.as_deref().map(|group| (group, units.len())));
         units.push(Unit { disks: vec![place], job });
     }
-    let jobs: Vec<Job> = units.iter().map(|unit| unit.job).collect();
-    let readers: Vec<usize> = plan.hosts.iter().map(|host| host.readers).collect();
-    let secs = |job: &Job| {
-        // Its readers share the rate of a host.
-        let rate = plan.hosts.get(job.host).map_or(1.0, |host| host.expected_rate() as f64 / host.readers as f64);
-        job.bytes as f64 / rate
-    };
-    let timetable = timetable(&jobs, &readers, plan.order, &secs);
-    Order { units, timetable, begins }
+    let mut order = Order { units, timetable: Timetable::default(), begins, window: None };
+    let window = plan.window.as_ref().filter(|_| !ignores_window);
+    order.window = window.map(|window| (secs_until(begins, window.end) as f64, window.at_end));
+    order.timetable = timetable(&order.jobs(), &readers(plan), plan.order, &|job| secs_of_reader(plan, job));
+    order
 }
 
 /// What is to be read of a disk.
@@ -71,15 +102,36 @@ pub(super) struct Estimate {
 }
 
 pub(super) fn estimate(plan: &Plan, state: &State, disk: &Disk) -> Estimate {
-    let of_file = || match &disk.source {
-        Kind::File { path } => std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file).map(|file| file.len()),
+    let of_source = match &disk.source {
+        Kind::File { path } => size_of(path).ok(),
         _ => None,
     };
-    let known_bytes = of_file().or(state.newest.as_ref().map(|newest| newest.image.size_bytes));
+    let known_bytes = of_source.or(state.newest.as_ref().map(|newest| newest.image.size_bytes));
     let size_bytes = known_bytes.unwrap_or(UNKNOWN_BYTES);
-    let reads_part = disk.source.tells_changes() && state.newest.is_some() && !state.needs_full_verify(plan);
+    // Changes count from the checkpoint of the newest version.
+    let has_token = state.newest.as_ref().is_some_and(|newest| newest.image.token.is_some());
+    let reads_part = disk.source.tells_changes() && has_token && !state.needs_full_verify(plan);
     let bytes = if reads_part { size_bytes / 100 * CHANGED_PERCENT } else { size_bytes };
     Estimate { bytes, is_size_known: known_bytes.is_some() }
+}
+
+/// Returns why a disk would not be begun, as far as that is known without asking its source.
+pub(super) fn problem(state: &State, disk: &Disk) -> Option<String> {
+    let of_source = || match &disk.source {
+        Kind::File { path } => size_of(path).err().map(|error| format!("cannot read {}: {error}", path.display())),
+        _ => None,
+    };
+    state.problem.clone().or_else(of_source)
+}
+
+/// The size of a file or block device.
+fn size_of(path: &Path) -> io::Result<u64> {
+    let metadata = std::fs::metadata(path)?;
+    // Opening anything else may wait.
+    if !metadata.is_file() && !metadata.file_type().is_block_device() {
+        return Err(io::Error::other("it is neither a file nor a block device"));
+    }
+    File::open(path)?.seek(SeekFrom::End(0))
 }
 
 fn job(plan: &Plan, state: &State, disk: &Disk, begins: Time) -> Job {
@@ -89,7 +141,7 @@ fn job(plan: &Plan, state: &State, disk: &Disk, begins: Time) -> Job {
 }
 
 /// Returns the seconds from one time until the clock shows the other next.
-pub(super) fn secs_until(from: Time, then: Time) -> u64 {
+fn secs_until(from: Time, then: Time) -> u64 {
     let secs = |time: Time| {
         u64::from(time.hour().unsigned_abs()) * 3600
             + u64::from(time.minute().unsigned_abs()) * 60

@@ -1,0 +1,119 @@
+//! `dedupfs batch --simulate`: the night of a plan by each schedule.
+
+use std::fmt::Write as _;
+
+use dedupfs_batch::plan::Plan;
+use dedupfs_batch::schedule::lists::Policy;
+use dedupfs_batch::schedule::simulate::{Schedule, Simulated, Times, simulate};
+use dedupfs_batch::schedule::{Job, Weight};
+use serde::Serialize;
+
+use super::disk::State;
+use super::order::{self, Order};
+use crate::duration;
+use crate::report::table::Table;
+
+/// In the number of rounds, the length of the night counts as much as the life of a snapshot.
+const ALPHA: f64 = 0.5;
+/// Detection in stages reads a disk once for its fingerprints, and what is new of it again: all of it at worst.
+const READS_IN_ROUNDS: f64 = 2.0;
+/// The unit of loads.
+const LOADS_A_SEC: f64 = 1e6;
+
+/// A night by one schedule.
+#[derive(Serialize)]
+struct Night {
+    /// `shortest`, `longest`, `mixed`, `dbp2` or `bpl`.
+    schedule: String,
+    is_of_plan: bool,
+    rounds: Option<usize>,
+    span_secs: u64,
+    mean_life_secs: u64,
+    longest_life_secs: u64,
+    /// Units, as in what follows.
+    miss_deadline: usize,
+    miss_window: usize,
+}
+
+/// The nights of a plan.
+#[derive(Serialize)]
+pub(super) struct Simulation {
+    nights: Vec<Night>,
+    disks: usize,
+    units: usize,
+    /// Disks that would not be begun, with the reason.
+    problems: Vec<String>,
+}
+
+impl Simulation {
+    pub(super) fn new(plan: &Plan, states: &[State], order: &Order) -> Self {
+        let problems = states.iter().filter_map(|state| {
+            let disk = state.disk(plan)?;
+            Some(format!("{}: {}", disk.name, order::problem(state, disk)?))
+        });
+        let of_job = |job: &Job| order::secs_of_reader(plan, job);
+        let load = |job: &Job| (order::secs_at_whole_rate(plan, job) * LOADS_A_SEC) as u64;
+        let of_round = |load: u64| READS_IN_ROUNDS * load as f64 / LOADS_A_SEC;
+        let times = Times { of_job: &of_job, load: &load, of_round: &of_round };
+        let jobs = order.jobs();
+        let simulated = Weight::new(ALPHA).map(|weight| simulate(&jobs, &order::readers(plan), &times, weight));
+        let nights = simulated.iter().flatten().map(|simulated| night(plan, order, &jobs, simulated)).collect();
+        Self { nights, disks: states.len(), units: jobs.len(), problems: problems.collect() }
+    }
+
+    /// Whether each disk would be stored.
+    pub(super) fn is_complete(&self) -> bool {
+        self.problems.is_empty() && !self.nights.iter().any(|night| night.is_of_plan && night.miss_window > 0)
+    }
+}
+
+fn night(plan: &Plan, order: &Order, jobs: &[Job], simulated: &Simulated) -> Night {
+    let turns = &simulated.turns;
+    let is_late = |number: usize, end_secs: f64| {
+        let deadline_secs = jobs.get(number).and_then(|job| job.deadline_secs);
+        deadline_secs.is_some_and(|deadline_secs| end_secs > deadline_secs as f64)
+    };
+    let schedule = match simulated.schedule {
+        Schedule::List(Policy::Shortest) => "shortest",
+        Schedule::List(Policy::Longest) => "longest",
+        Schedule::List(Policy::Mixed) => "mixed",
+        Schedule::Dbp2 => "dbp2",
+        Schedule::Bpl => "bpl",
+    };
+    Night {
+        schedule: schedule.to_owned(),
+        is_of_plan: simulated.schedule == Schedule::List(plan.order),
+        rounds: simulated.rounds,
+        span_secs: simulated.cost.span_secs as u64,
+        mean_life_secs: simulated.cost.mean_secs as u64,
+        longest_life_secs: turns.iter().map(|turn| turn.end_secs - turn.begin_secs).fold(0.0, f64::max) as u64,
+        miss_deadline: turns.iter().filter(|turn| is_late(turn.job, turn.end_secs)).count(),
+        miss_window: turns.iter().filter(|turn| order.misses_window(turn)).count(),
+    }
+}
+
+pub(super) fn show(simulation: &Simulation) -> String {
+    let time = |secs: u64| duration::show(secs.saturating_mul(1000));
+    let titles = ["order", "the night", "a snapshot lives", "at most", "miss their deadline", "miss the window"];
+    let mut table = Table::new(&titles);
+    for night in &simulation.nights {
+        let schedule = match (night.rounds, night.is_of_plan) {
+            (Some(1), _) => format!("{}, 1 round", night.schedule),
+            (Some(rounds), _) => format!("{}, {rounds} rounds", night.schedule),
+            (None, true) => format!("{} (the plan's)", night.schedule),
+            (None, false) => night.schedule.clone(),
+        };
+        let times = [night.span_secs, night.mean_life_secs, night.longest_life_secs].map(time);
+        let counts = [night.miss_deadline, night.miss_window].map(|count| count.to_string());
+        table.row([schedule].into_iter().chain(times).chain(counts));
+    }
+    let mut text = table.show(&[1, 2, 3, 4, 5]);
+    // Writing to a String cannot fail.
+    let Simulation { disks, units, .. } = simulation;
+    let _ = writeln!(text, "disks: {disks}, in units that begin together: {units}; at the rates that the plan assumes");
+    text.push_str("in rounds, which `dedupfs cluster` has and a batch has not, each disk counts as read twice\n");
+    for problem in &simulation.problems {
+        let _ = writeln!(text, "NOT TO BE BEGUN: {problem}");
+    }
+    text
+}
