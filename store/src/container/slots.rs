@@ -25,20 +25,21 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
 use dedupfs_sync::Mutex;
 use dedupfs_sync::canary::{Canary, is_planted};
 
+use self::states::{SlotStates, Writes, row_of};
 use super::WRITE_OUT_ALIGNMENT_BYTES;
 use crate::device::{Device, DeviceFile, OpenMode};
 use crate::error::{Result, StoreError};
 use crate::waiting;
 
-/// Most files kept open while nobody uses them. Only files with unsynced writes may exceed it.
-const OPEN_FILES_MAX: usize = 256;
+#[path = "slot_states.rs"]
+mod states;
 
 /// Highest file number; with the default sizes a petabyte.
 const FILE_NUMBER_MAX: u32 = 999_999;
@@ -58,64 +59,6 @@ impl fmt::Display for SlotAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:06}:{}", self.file, self.slot)
     }
-}
-
-#[derive(Debug, Default)]
-struct SlotFile {
-    len_bytes: u64,
-    /// Whether the file exists; a record may name a lost one.
-    is_present: bool,
-    taken: BTreeSet<u32>,
-}
-
-/// A file with unsynced writes stays open, so that its sync reports their errors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Writes {
-    Synced,
-    Unsynced,
-}
-
-#[derive(Debug)]
-struct OpenFile {
-    handle: Arc<dyn DeviceFile>,
-    writes: Writes,
-    last_use: u64,
-}
-
-#[derive(Debug, Default)]
-struct SlotStates {
-    files: BTreeMap<u32, SlotFile>,
-    /// Free slots of existing files.
-    free: BTreeSet<SlotAddress>,
-    /// Taken slots that are being punched out on their way to `free`.
-    leaving: BTreeSet<SlotAddress>,
-    /// Missing files with recorded containers.
-    missing: BTreeSet<u32>,
-    /// Files whose slots were punched out or cut off since their last sync: a power loss may bring the content back.
-    given_back: BTreeSet<u32>,
-    open: BTreeMap<u32, OpenFile>,
-    uses: u64,
-}
-
-/// Slots of a row that is looked for.
-const ROW_SLOTS: u32 = 16;
-/// Free slots that are looked at for a row.
-const LOOKED_AT_MAX: usize = 1 << 16;
-
-/// Returns the first of the lowest free slots in a row.
-fn row_of(free: &BTreeSet<SlotAddress>) -> Option<SlotAddress> {
-    let (mut first, mut len) = (None::<SlotAddress>, 0);
-    for address in free.iter().take(LOOKED_AT_MAX) {
-        let goes_on = first.is_some_and(|first| first.file == address.file && first.slot + len == address.slot);
-        if !goes_on {
-            (first, len) = (Some(*address), 0);
-        }
-        len += 1;
-        if len == ROW_SLOTS {
-            return first;
-        }
-    }
-    None
 }
 
 /// The slot files of one root and kind. Thread-safe.
@@ -267,6 +210,7 @@ impl SlotFiles {
         match grown {
             Ok(()) => {
                 file.len_bytes = file.len_bytes.max(end_bytes);
+                state.note_changed(address.file);
                 Ok(address)
             }
             Err(error) => {
@@ -279,12 +223,10 @@ impl SlotFiles {
 
     /// Creates the file with the lowest unused number and makes its name durable. The caller holds `layout`.
     fn create_file(&self) -> Result<()> {
-        let number = {
-            let state = self.state.lock();
-            (1..=FILE_NUMBER_MAX).find(|number| !state.files.contains_key(number))
-        };
-        let no_space = || StoreError::NoSpace { operation: "create another file in", path: self.directory.clone() };
-        let number = number.ok_or_else(no_space)?;
+        let number = self.state.lock().unused_number();
+        if number > FILE_NUMBER_MAX {
+            return Err(StoreError::NoSpace { operation: "create another file in", path: self.directory.clone() });
+        }
         // A failed earlier attempt may have left the file.
         let handle = self.device.open(&self.path(number), OpenMode::CreateOrWrite)?;
         if !is_planted(Canary::SlotNameNotSynced) {
@@ -350,9 +292,7 @@ impl SlotFiles {
     }
 
     fn note(&self, number: u32, writes: Writes) {
-        if let Some(open) = self.state.lock().open.get_mut(&number) {
-            open.writes = writes;
-        }
+        self.state.lock().note_writes(number, writes);
     }
 
     /// Reads exactly `len_bytes` from a slot.
@@ -407,7 +347,9 @@ impl SlotFiles {
         state.leaving.remove(&address);
         let was_taken = state.files.get_mut(&address.file).is_some_and(|file| file.taken.remove(&address.slot));
         if is_present {
+            state.note_changed(address.file);
             state.given_back.insert(address.file);
+            state.cuttable.insert(address.file);
             if was_taken {
                 state.free.insert(address);
             }
@@ -420,21 +362,10 @@ impl SlotFiles {
     pub fn trim(&self) -> Result<u64> {
         let _layout = waiting::lock(&self.layout);
         // While `layout` is held no slot becomes taken, so the plan stays right: at worst it cuts too little.
-        let plan: Vec<(u32, u64, u64, bool)> = {
-            let state = self.state.lock();
-            let last_taken =
-                state.files.iter().rev().find(|(_, file)| !file.taken.is_empty()).map(|(number, _)| *number);
-            let present = state.files.iter().filter(|(_, file)| file.is_present);
-            let end =
-                |file: &SlotFile| file.taken.last().map_or(0, |slot| u64::from(slot + 1) * u64::from(self.slot_bytes));
-            present
-                .filter(|(number, file)| Some(**number) > last_taken || file.len_bytes > end(file))
-                .map(|(number, file)| (*number, file.len_bytes, end(file), Some(*number) > last_taken))
-                .collect()
-        };
+        let plan = self.state.lock().take_cuts(self.slot_bytes);
         let removes_any = plan.iter().any(|(_, _, _, removes)| *removes);
         let mut bytes = 0;
-        let outcome = plan.into_iter().try_for_each(|(number, len_bytes, end_bytes, removes)| {
+        let outcome = plan.iter().copied().try_for_each(|(number, len_bytes, end_bytes, removes)| {
             if removes {
                 self.state.lock().remove_file(number);
                 self.device.remove(&self.path(number))?;
@@ -442,6 +373,7 @@ impl SlotFiles {
             } else {
                 self.handle(number)?.set_len(end_bytes)?;
                 let mut state = self.state.lock();
+                state.note_changed(number);
                 state.given_back.insert(number);
                 if let Some(file) = state.files.get_mut(&number) {
                     file.len_bytes = end_bytes;
@@ -450,6 +382,9 @@ impl SlotFiles {
             }
             Ok(())
         });
+        if outcome.is_err() {
+            self.state.lock().cuttable.extend(plan.iter().map(|(number, ..)| *number));
+        }
         // Also behind an error: a power loss would bring the files back that were removed before it.
         if removes_any {
             outcome.and(self.device.sync_directory(&self.directory))?;
@@ -459,15 +394,16 @@ impl SlotFiles {
         Ok(bytes)
     }
 
-    /// Physical bytes that all files occupy. It asks the device for each file: use it for statistics, not for every
-    /// `statfs`.
+    /// Physical bytes that all files occupy. It asks the device for each file whose content has changed since it was asked last.
     pub fn allocated_bytes(&self) -> Result<u64> {
         let _layout = waiting::lock(&self.layout); // No file goes away meanwhile.
-        let present = |(number, file): (&u32, &SlotFile)| file.is_present.then_some(*number);
-        let numbers: Vec<u32> = self.state.lock().files.iter().filter_map(present).collect();
-        numbers
-            .into_iter()
-            .try_fold(0, |sum: u64, number| Ok(sum.saturating_add(self.handle(number)?.allocated_bytes()?)))
+        let (mut sum, unknown) = self.state.lock().allocated();
+        for (number, changes) in unknown {
+            let bytes = self.handle(number)?.allocated_bytes()?;
+            self.state.lock().note_allocated((number, changes), bytes);
+            sum = sum.saturating_add(bytes);
+        }
+        Ok(sum)
     }
 
     fn path(&self, number: u32) -> String {
@@ -517,41 +453,6 @@ impl SlotFiles {
             return Ok(());
         }
         Err(StoreError::Usage(format!("slot {address} of {} is not in use", self.directory)))
-    }
-}
-
-impl SlotStates {
-    /// Adds an existing file; all of its slots are free.
-    fn add_file(&mut self, number: u32, len_bytes: u64, slots: u32) {
-        self.files.insert(number, SlotFile { len_bytes, is_present: true, taken: BTreeSet::new() });
-        self.free.extend((0..slots).map(|slot| SlotAddress { file: number, slot }));
-    }
-
-    fn remove_file(&mut self, number: u32) {
-        self.files.remove(&number);
-        self.open.remove(&number);
-        self.given_back.remove(&number);
-        self.free.retain(|address| address.file != number);
-    }
-
-    fn opened(&mut self, number: u32) -> Option<Arc<dyn DeviceFile>> {
-        self.uses += 1;
-        let open = self.open.get_mut(&number)?;
-        open.last_use = self.uses;
-        Some(Arc::clone(&open.handle))
-    }
-
-    /// Keeps a file open; closes the least recently used idle files if there are too many.
-    fn keep_open(&mut self, number: u32, handle: Arc<dyn DeviceFile>) {
-        while self.open.len() >= OPEN_FILES_MAX {
-            let idle = self
-                .open
-                .iter()
-                .filter(|(_, file)| file.writes == Writes::Synced && Arc::strong_count(&file.handle) == 1);
-            let Some(oldest) = idle.min_by_key(|(_, file)| file.last_use).map(|(number, _)| *number) else { break };
-            self.open.remove(&oldest);
-        }
-        self.open.insert(number, OpenFile { handle, writes: Writes::Synced, last_use: self.uses });
     }
 }
 

@@ -1,5 +1,8 @@
+use std::collections::BTreeMap;
+
 use proptest::prelude::*;
 
+use super::states::OPEN_FILES_MAX;
 use super::*;
 use crate::device::MemoryDevice;
 use crate::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
@@ -102,6 +105,47 @@ fn freed_space_is_given_back() {
     assert_eq!(slots.allocated_bytes().unwrap(), 3 * u64::from(SLOT_BYTES));
     slots.free(addresses[1]).unwrap();
     assert_eq!(slots.allocated_bytes().unwrap(), 2 * u64::from(SLOT_BYTES));
+}
+
+/// Statistics asked each file of a pool at each call, and freeing looked at each file.
+#[test]
+fn regression_files_that_did_not_change_are_neither_asked_nor_looked_at() {
+    let device = MemoryDevice::new();
+    let slots = open(&device);
+    let addresses = allocate_many(&slots, 3 * PER_FILE as usize);
+    let unasked = || slots.state.lock().allocated().1.into_iter().map(|(number, _)| number).collect::<Vec<_>>();
+    addresses.iter().for_each(|address| slots.write(*address, 0, &slot_of(7)).unwrap());
+    let all_bytes = slots.allocated_bytes().unwrap();
+    assert_eq!((all_bytes, unasked()), (12 * u64::from(SLOT_BYTES), vec![]));
+    slots.write(at(2, 1), 0, &slot_of(8)).unwrap();
+    assert_eq!(unasked(), [2]);
+    assert_eq!((slots.allocated_bytes().unwrap(), unasked()), (all_bytes, vec![]));
+    slots.trim().unwrap();
+    assert!(slots.state.lock().take_cuts(SLOT_BYTES).is_empty());
+    slots.free(at(2, 3)).unwrap();
+    assert!(slots.state.lock().cuttable.iter().eq(&[2]));
+    assert_eq!(unasked(), [2]);
+    assert_eq!(slots.trim().unwrap(), u64::from(SLOT_BYTES));
+    assert!(slots.state.lock().cuttable.is_empty());
+    assert_eq!((slots.allocated_bytes().unwrap(), unasked()), (11 * u64::from(SLOT_BYTES), vec![]));
+    // A change while the device is asked counts.
+    slots.write(at(1, 0), 0, &slot_of(9)).unwrap();
+    let asked = slots.state.lock().allocated().1[0];
+    slots.write(at(1, 0), 0, &slot_of(9)).unwrap();
+    slots.state.lock().note_allocated(asked, 1);
+    assert_eq!(slots.allocated_bytes().unwrap(), 11 * u64::from(SLOT_BYTES));
+}
+
+#[test]
+fn an_end_that_could_not_be_cut_is_cut_later() {
+    let device = MemoryDevice::new();
+    let faulty = Arc::new(FaultyDevice::over_memory(&device));
+    let slots = SlotFiles::open(Arc::clone(&faulty) as Arc<dyn Device>, "containers", SLOT_BYTES, PER_FILE).unwrap();
+    let addresses = allocate_many(&slots, 2 * PER_FILE as usize);
+    [3, 7].into_iter().for_each(|number| slots.free(addresses[number]).unwrap());
+    faulty.add(FaultPlan::new(Fault::Io, 0).on(&[Operation::SetLen]));
+    assert!(slots.trim().is_err());
+    assert_eq!(slots.trim().unwrap(), 2 * u64::from(SLOT_BYTES));
 }
 
 #[test]
