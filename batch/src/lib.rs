@@ -3,7 +3,7 @@
 //! - [`plan`]: which disks, from where, and which versions are kept.
 //! - [`cluster`]: plans of several machines whose disks go into one pool, with duplicates detected in stages.
 //! - [`source`]: drivers that bring a disk to a point in time, and let go of it.
-//! - [`schedule`]: which disk is read when. Pure functions. Plans use lists; rounds, as the batch paper has them, draw its figures.
+//! - [`schedule`]: which disk is read when. Pure functions. Batches use lists, clusters rounds, as the batch paper has them.
 //! - [`model`]: the seconds of a machine with detection in stages, by the paper's own figures, for its tables.
 //!
 //! `dedupfs batch` runs a plan. Source: "Parallel batch deduplication for VM backup", sections 4 and 5. ("The paper" in this crate.)

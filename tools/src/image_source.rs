@@ -30,6 +30,24 @@ pub(crate) struct Wanted<'a> {
     pub(crate) format: changes::Format,
 }
 
+/// Opens a regular file or a block device, and returns its size.
+pub(crate) fn open_disk(path: &Path) -> Result<(File, Metadata, u64), Failure> {
+    let (from, metadata) = inside::open_source(path)?;
+    let shown = path.display();
+    if !metadata.is_file() && !metadata.file_type().is_block_device() {
+        let why = format!("{shown} is no image of a disk: it is neither a regular file nor a block device");
+        return Err(FailureKind::Usage.because(why));
+    }
+    // Also the size of a device.
+    let size_bytes = rustix::fs::seek(&from, SeekFrom::End(0));
+    let size_bytes =
+        size_bytes.map_err(|errno| Failure::failed(format!("cannot tell the size of {shown}: {errno}")))?;
+    if size_bytes == 0 && !metadata.is_file() {
+        return Err(Failure::failed(format!("{shown} has no size: is the device connected?")));
+    }
+    Ok((from, metadata, size_bytes))
+}
+
 /// Where the image is.
 enum Medium {
     /// A regular file.
@@ -84,19 +102,7 @@ impl ImageSource {
             );
             return Err(FailureKind::Usage.because(why));
         }
-        let (from, metadata) = inside::open_source(args.source)?;
-        let shown = args.source.display();
-        if !metadata.is_file() && !metadata.file_type().is_block_device() {
-            let why = format!("{shown} is no image of a disk: it is neither a regular file nor a block device");
-            return Err(FailureKind::Usage.because(why));
-        }
-        // Also the size of a device.
-        let size_bytes = rustix::fs::seek(&from, SeekFrom::End(0));
-        let size_bytes =
-            size_bytes.map_err(|errno| Failure::failed(format!("cannot tell the size of {shown}: {errno}")))?;
-        if size_bytes == 0 && !metadata.is_file() {
-            return Err(Failure::failed(format!("{shown} has no size: is the device connected?")));
-        }
+        let (from, metadata, size_bytes) = open_disk(args.source)?;
         Ok(Self {
             medium: match metadata.is_file() {
                 true => Medium::File(from, FileState::of(&metadata)),

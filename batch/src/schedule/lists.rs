@@ -5,7 +5,10 @@ use std::cmp::Reverse;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cost, Job, Turn, hosts};
+use super::{Cost, Job, Turn, hosts, late};
+
+/// Timetables that are tried so that jobs meet their deadlines, behind the first one.
+const DEADLINE_TRIES_MAX: usize = 8;
 
 /// The order in which the readers of a host take its jobs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Deserialize, Serialize)]
@@ -68,31 +71,27 @@ impl Default for Readers {
 pub fn timetable(jobs: &[Job], readers: &Readers, policy: Policy, secs: &dyn Fn(&Job) -> f64) -> Timetable {
     let mut deadlines_first = vec![false; hosts(jobs)];
     let mut turns = run(jobs, readers, policy, &deadlines_first, secs);
-    let misses: Vec<usize> = late(jobs, &turns).collect();
-    if !misses.is_empty() {
-        for job in misses.iter().filter_map(|job| jobs.get(*job)) {
+    // Hosts wait for each other: what one gains another may lose.
+    for _ in 0..DEADLINE_TRIES_MAX {
+        let before = deadlines_first.clone();
+        for job in late(jobs, &turns).into_iter().filter_map(|job| jobs.get(job)) {
             deadlines_first.get_mut(job.host).into_iter().for_each(|first| *first = true);
+        }
+        if deadlines_first == before {
+            break;
         }
         turns = run(jobs, readers, policy, &deadlines_first, secs);
     }
     turns.sort_by_key(|turn| turn.job);
-    let late = late(jobs, &turns).collect();
+    let late = late(jobs, &turns);
     Timetable { turns, deadlines_first, late }
 }
 
-fn late<'a>(jobs: &'a [Job], turns: &'a [Turn]) -> impl Iterator<Item = usize> + 'a {
-    let is_late = |turn: &&Turn| {
-        let deadline = jobs.get(turn.job).and_then(|job| job.deadline_secs);
-        deadline.is_some_and(|deadline| turn.end_secs > deadline as f64)
-    };
-    turns.iter().filter(is_late).map(|turn| turn.job)
-}
-
-/// A reader that is free, and so a host's next job may begin.
-struct Free {
-    at_secs: f64,
+/// A reader, and the time at which it takes its host's next job.
+struct Reader {
+    free_secs: f64,
     host: usize,
-    reader: usize,
+    number: usize,
 }
 
 /// Lets the readers work through all jobs.
@@ -107,32 +106,33 @@ fn run(
     for (number, job) in jobs.iter().enumerate() {
         waiting.get_mut(job.host).into_iter().for_each(|waiting| waiting.push((number, *job)));
     }
-    let mut free: Vec<Free> = Vec::new();
+    let mut all: Vec<Reader> = Vec::new();
     for (host, waiting) in waiting.iter().enumerate() {
         let own = readers.of_hosts.get(host).copied().unwrap_or(1).max(1);
-        free.extend((0..own.min(waiting.len())).map(|reader| Free { at_secs: 0.0, host, reader }));
+        all.extend((0..own.min(waiting.len())).map(|number| Reader { free_secs: 0.0, host, number }));
     }
-    let mut places_secs = vec![0.0_f64; readers.at_once.clamp(1, free.len().max(1))];
+    let mut places_free_secs = vec![0.0_f64; readers.at_once.clamp(1, all.len().max(1))];
     let mut turns = Vec::with_capacity(jobs.len());
-    let first = |free: &[Free]| {
-        let first = free.iter().enumerate().min_by(|(_, one), (_, other)| one.at_secs.total_cmp(&other.at_secs));
+    let first = |all: &[Reader]| {
+        let first = all.iter().enumerate().min_by(|(_, one), (_, other)| one.free_secs.total_cmp(&other.free_secs));
         first.map(|(place, _)| place)
     };
-    while let Some(place) = first(&free) {
-        let Some(Free { at_secs, host, reader }) = free.get_mut(place) else { break };
-        let job = waiting.get_mut(*host).and_then(|waiting| {
-            let deadlines_first = deadlines_first.get(*host).copied().unwrap_or(false);
-            Some(waiting.swap_remove(next(waiting, *reader, policy, deadlines_first)?))
+    while let Some(place) = first(&all) {
+        let Some(reader) = all.get_mut(place) else { break };
+        let job = waiting.get_mut(reader.host).and_then(|waiting| {
+            let deadlines_first = deadlines_first.get(reader.host).copied().unwrap_or(false);
+            Some(waiting.swap_remove(next(waiting, reader.number, policy, deadlines_first)?))
         });
         let Some((number, job)) = job else {
-            free.remove(place);
+            all.remove(place);
             continue;
         };
-        let Some(place_secs) = places_secs.iter_mut().min_by(|one, other| one.total_cmp(other)) else { break };
-        let begin_secs = at_secs.max(*place_secs);
+        let first_place = places_free_secs.iter_mut().min_by(|one, other| one.total_cmp(other));
+        let Some(place_free_secs) = first_place else { break };
+        let begin_secs = reader.free_secs.max(*place_free_secs);
         let end_secs = begin_secs + secs(&job);
-        turns.push(Turn { job: number, reader: *reader, begin_secs, end_secs });
-        (*at_secs, *place_secs) = (end_secs, end_secs);
+        turns.push(Turn { job: number, reader: reader.number, begin_secs, end_secs });
+        (reader.free_secs, *place_free_secs) = (end_secs, end_secs);
     }
     turns
 }

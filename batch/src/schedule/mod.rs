@@ -2,7 +2,7 @@
 //!
 //! 1. A [`Job`] is the backup of one disk, on the host that has it.
 //! 2. [`rounds`] puts jobs into rounds that begin on all hosts at once, [`lists`] lets each host take its next job as soon as one of its
-//!    readers is free.
+//!    readers is free, and fewer jobs of all hosts are worked on than the limit.
 //! 3. [`simulate`] lets the same jobs run by each of them.
 //! 4. [`Cost`] judges them: the mean time that a snapshot lives, and the length of the night. [`Weight`] says which of them counts.
 
@@ -19,7 +19,7 @@ mod tests;
 pub struct Job {
     /// The host that has it. Hosts are numbered from 0.
     pub host: usize,
-    /// Bytes to be read.
+    /// Bytes to be read, or another measure of its size that all jobs share.
     pub bytes: u64,
     /// Higher ones come first, where an order is chosen.
     pub priority: i32,
@@ -75,6 +75,16 @@ impl Weight {
     pub fn of(self, cost: Cost) -> f64 {
         self.0 * cost.mean_secs + (1.0 - self.0) * cost.span_secs
     }
+}
+
+/// Returns the jobs that end behind their deadlines.
+#[must_use]
+pub fn late(jobs: &[Job], turns: &[Turn]) -> Vec<usize> {
+    let is_late = |turn: &&Turn| {
+        let deadline = jobs.get(turn.job).and_then(|job| job.deadline_secs);
+        deadline.is_some_and(|deadline| turn.end_secs > deadline as f64)
+    };
+    turns.iter().filter(is_late).map(|turn| turn.job).collect()
 }
 
 /// The number of hosts.

@@ -54,7 +54,7 @@ impl Loads {
 
     fn add(&mut self, job: &Job, round: usize) {
         if let Some(load) = self.of.get_mut(job.host).and_then(|loads| loads.get_mut(round)) {
-            *load += job.bytes;
+            *load = load.saturating_add(job.bytes);
             if let Some(peak) = self.peaks.get_mut(round) {
                 *peak = (*peak).max(*load);
             }
@@ -71,7 +71,7 @@ impl Loads {
     /// The round that becomes longer by the least; of several, the one in which the job's host has least.
     fn least_increase(&self, job: &Job) -> usize {
         let loads = self.of.get(job.host).into_iter().flatten().zip(&self.peaks).enumerate();
-        let increase = |load: u64, peak: u64| (load + job.bytes).saturating_sub(peak);
+        let increase = |load: u64, peak: u64| load.saturating_add(job.bytes).saturating_sub(peak);
         loads.min_by_key(|(_, (load, peak))| (increase(**load, **peak), **load)).map_or(0, |(round, _)| round)
     }
 }
@@ -131,7 +131,7 @@ pub fn bpl(jobs: &[Job], count: usize) -> Rounds {
         }
     }
     waiting.iter_mut().for_each(|jobs| jobs.sort_unstable());
-    let work = |jobs: &[(u64, usize)]| -> u64 { jobs.iter().map(|(bytes, _)| bytes).sum() };
+    let work = |jobs: &[(u64, usize)]| -> u64 { jobs.iter().fold(0, |sum, (bytes, _)| sum.saturating_add(*bytes)) };
     let mut busiest: BinaryHeap<(u64, usize)> =
         waiting.iter().enumerate().map(|(host, jobs)| (work(jobs), host)).collect();
     while let Some((unscheduled, host)) = busiest.pop() {
@@ -140,7 +140,7 @@ pub fn bpl(jobs: &[Job], count: usize) -> Rounds {
             *round = loads.least_increase(job);
             loads.add(job, *round);
         }
-        busiest.push((unscheduled - bytes, host));
+        busiest.push((unscheduled.saturating_sub(bytes), host));
     }
     rounds
 }
@@ -148,10 +148,14 @@ pub fn bpl(jobs: &[Job], count: usize) -> Rounds {
 /// Numbers of rounds that are all tried. Of greater ones, those are tried that differ by an eighth.
 const COUNTS: usize = 64;
 
+/// Loads of hosts in rounds at most: 8 bytes each.
+const LOADS_MAX: usize = 4_000_000;
+
 /// Tries numbers of rounds up to that of the jobs, and returns the schedule that costs least.
 pub fn best(jobs: &[Job], heuristic: Heuristic, weight: Weight, secs: &dyn Fn(u64) -> f64) -> (Rounds, Cost) {
     let next = |count: &usize| Some(count + if *count < COUNTS { 1 } else { count / 8 });
-    let counts = std::iter::successors(Some(1), next).take_while(|count| *count <= jobs.len().max(1));
+    let most = jobs.len().min(LOADS_MAX / hosts(jobs).max(1)).max(1);
+    let counts = std::iter::successors(Some(1), next).take_while(|count| *count <= most);
     let tried = counts.map(|count| {
         let rounds = heuristic(jobs, count);
         let cost = rounds.cost(jobs, secs);

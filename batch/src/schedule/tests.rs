@@ -163,6 +163,16 @@ fn jobs_wait_for_a_place_among_all_hosts() {
     assert_eq!(times, [(0.0, 5.0), (0.0, 3.0), (3.0, 7.0), (5.0, 6.0)]);
 }
 
+/// The second host lost what the first one gained, and nobody looked again.
+#[test]
+fn regression_deadlines_are_looked_at_until_no_host_loses_by_another() {
+    let job = |host, bytes, deadline_secs| Job { host, bytes, priority: 0, deadline_secs };
+    let jobs = [job(0, 1, None), job(0, 1, None), job(0, 5, Some(6)), job(1, 1, None), job(1, 1, Some(6))];
+    let readers = Readers { at_once: 1, ..Readers::default() };
+    let table = timetable(&jobs, &readers, Policy::Shortest, &|job| secs(job.bytes));
+    assert_eq!((table.late, table.deadlines_first), (vec![], vec![true, true]));
+}
+
 #[test]
 fn a_simulation_has_each_schedule_with_what_it_costs() {
     let mut random = Random(4);

@@ -22,7 +22,7 @@ pub(crate) struct BatchArgs {
     /// Begin nothing: show the base of each disk, and its estimated times
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Begin nothing: show for each order how long the night takes, and how long snapshots live
+    /// Begin nothing: show how long the night takes and snapshots live, for each order, and for rounds as of `dedupfs cluster`
     #[arg(long, conflicts_with = "dry_run")]
     pub(crate) simulate: bool,
     /// Begin also outside of the window of the plan

@@ -1,7 +1,7 @@
 //! `dedupfs batch`: the disks of a plan, one version of each.
 //!
 //! 1. [`disk`] looks up the newest version of each disk: its token, and when all of it was compared last. The pool has the only state.
-//! 2. [`order`] estimates how much is to be read of each. [`dry_run`] and [`mod@simulate`] end here.
+//! 2. [`mod@estimate`] tells how much is to be read of each, and [`order`] when. [`dry_run`] and [`mod@simulate`] end here.
 //! 3. [`night`] lets each host's readers take units one by one: a disk, or a group of disks that are one point in time.
 //! 4. [`mod@unit`] runs one: [`hold`] brings its disks to a point in time, [`child`] puts each, and the drivers let go.
 //!
@@ -10,6 +10,7 @@
 mod child;
 mod disk;
 mod dry_run;
+mod estimate;
 mod hold;
 mod night;
 mod order;
@@ -44,15 +45,15 @@ pub(crate) fn run(args: &BatchArgs) -> Result<u8, Failure> {
     let disks = chosen(&plan, &args.only)?;
     let states: Vec<State> = disks.iter().map(|number| State::of(&plan, *number, &pool)).collect::<Result<_, _>>()?;
     let order = order::of(&plan, &states, args.now);
-    if args.simulate {
-        let simulation = Simulation::new(&plan, &states, &order);
-        exit::print_message(args.json, "batch_simulation", &simulation, simulate::show)?;
-        return Ok(if simulation.is_complete() { exit::OK } else { exit::PARTLY });
-    }
     // Without statistics nothing is detected in stages, and all disks are put.
     let stats = pool.daemon().and_then(|mut daemon| daemon.stats());
     let facts = stats.map_or_else(|_| Facts::default(), |stats| Facts::of(&stats, &pool.place.pool));
     let staged = Choice { wish: plan.staged, facts };
+    if args.simulate {
+        let simulation = Simulation::new(&plan, &states, (&order, &staged), args.now);
+        exit::print_message(args.json, "batch_simulation", &simulation, simulate::show)?;
+        return Ok(if simulation.is_complete() { exit::OK } else { exit::PARTLY });
+    }
     if args.dry_run {
         let planned = Planned::new(&plan, &states, (&order, &staged), args.now);
         exit::print_message(args.json, "batch_plan", &planned, dry_run::show)?;

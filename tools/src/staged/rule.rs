@@ -76,6 +76,11 @@ impl Facts {
         }
     }
 
+    /// Returns the seconds of reading the index once in the order of its files.
+    pub(crate) fn index_pass_secs(&self) -> f64 {
+        self.chunks as f64 * CELL_BYTES / INDEX_BYTES_PER_SEC
+    }
+
     /// Returns whether detection in stages takes less time for so many changed bytes, and the reason in words.
     pub(crate) fn decide(&self, changed_bytes: u64) -> (bool, String) {
         if self.compares {
@@ -89,8 +94,7 @@ impl Facts {
         let read_secs = if self.seeks { SECS_OF_A_SEEK } else { SECS_OF_A_READ };
         let chunks = changed_bytes as f64 / self.chunk_bytes.max(1) as f64;
         let inline_secs = chunks * reads_of_a_chunk * read_secs;
-        let staged_secs =
-            changed_bytes as f64 / SOURCE_BYTES_PER_SEC + self.chunks as f64 * CELL_BYTES / INDEX_BYTES_PER_SEC;
+        let staged_secs = changed_bytes as f64 / SOURCE_BYTES_PER_SEC + self.index_pass_secs();
         let wins = staged_secs < inline_secs;
         let reason = format!(
             "of 1,000 chunks {:.0} cost a read of the index, {} in all; in stages {}",

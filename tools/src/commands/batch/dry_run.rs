@@ -7,7 +7,8 @@ use dedupfs_batch::schedule::lists::Policy;
 use serde::Serialize;
 
 use super::disk::State;
-use super::order::{self, Order};
+use super::estimate::estimate;
+use super::order::Order;
 use crate::duration;
 use crate::size;
 use crate::staged::rule::Choice;
@@ -54,7 +55,7 @@ impl Planned {
             let turn = order.timetable.turns.iter().find(|turn| turn.job == number);
             for state in unit.disks.iter().filter_map(|place| states.get(*place)) {
                 let Some(disk) = state.disk(plan) else { continue };
-                let estimate = order::estimate(plan, state, disk);
+                let estimate = estimate(plan, state, disk);
                 let (staged, staged_because) = staged.of(estimate.bytes);
                 let (begin_secs, end_secs) = turn.map_or((0, 0), |turn| (turn.begin_secs as u64, turn.end_secs as u64));
                 disks.push(PlannedDisk {
@@ -63,7 +64,7 @@ impl Planned {
                     source: disk.source.to_string(),
                     base: state.newest.as_ref().map(|newest| newest.name.clone()),
                     token: state.newest.as_ref().and_then(|newest| newest.image.token.clone()),
-                    problem: order::problem(state, disk),
+                    problem: estimate.problem,
                     full_because: state.full_because.clone(),
                     verifies_all: state.needs_full_verify(plan),
                     estimated_bytes: estimate.bytes,

@@ -60,25 +60,37 @@ impl Limits<'_> {
 /// Units at once, of all hosts together: the daemon serves 16 tools, and each put has its part of the memory plan.
 pub(super) const AT_ONCE_MAX: usize = 8;
 
-/// Lets so many units work at once.
+/// Lets so many units work at once, in the order in which they came.
 struct Turnstile {
-    free: Mutex<usize>,
-    left: Condvar,
+    line: Mutex<Line>,
+    moved: Condvar,
+}
+
+struct Line {
+    free: usize,
+    /// The number of the next that comes, and of the next that may pass.
+    next: u64,
+    first: u64,
 }
 
 impl Turnstile {
     fn new(at_once: usize) -> Self {
-        Self { free: Mutex::new(at_once), left: Condvar::new() }
+        Self { line: Mutex::new(Line { free: at_once, next: 0, first: 0 }), moved: Condvar::new() }
     }
 
     fn pass<T>(&self, work: impl FnOnce() -> T) -> T {
-        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free = self.left.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
-        *free -= 1;
-        drop(free);
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = line.next;
+        line.next += 1;
+        let must_wait = |line: &mut Line| line.free == 0 || line.first != own;
+        let mut line = self.moved.wait_while(line, must_wait).unwrap_or_else(PoisonError::into_inner);
+        line.free -= 1;
+        line.first += 1;
+        drop(line);
+        self.moved.notify_all();
         let done = work();
-        *self.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.left.notify_one();
+        self.line.lock().unwrap_or_else(PoisonError::into_inner).free += 1;
+        self.moved.notify_all();
         done
     }
 }
@@ -160,5 +172,27 @@ mod tests {
         });
         assert!((1..=3).contains(&most.into_inner()));
         assert_eq!(passed.into_inner(), 20);
+    }
+
+    /// A reader that had just worked took the place that it left, and the others waited for all of its disks.
+    #[test]
+    fn regression_nobody_passes_by_one_that_waits() {
+        let turnstile = Turnstile::new(1);
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            let work = |name: usize, units: usize| {
+                for _ in 0..units {
+                    turnstile.pass(|| {
+                        order.lock().unwrap().push(name);
+                        // The other has come meanwhile.
+                        std::thread::sleep(Duration::from_millis(50));
+                    });
+                }
+            };
+            scope.spawn(move || work(1, 4));
+            std::thread::sleep(Duration::from_millis(10));
+            scope.spawn(move || work(2, 1));
+        });
+        assert_eq!(order.into_inner().unwrap()[..2], [1, 2]);
     }
 }

@@ -1,24 +1,16 @@
 //! The order in which disks are read, by estimates of the bytes to read.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Seek as _, SeekFrom};
-use std::os::unix::fs::FileTypeExt as _;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
 
 use dedupfs_batch::plan::{AtEnd, Disk, Host, Plan};
 use dedupfs_batch::schedule::lists::{Readers, Timetable, timetable};
 use dedupfs_batch::schedule::{Job, Turn};
-use dedupfs_batch::source::Kind;
 use jiff::civil::Time;
 
 use super::disk::State;
+use super::estimate::estimate;
 use super::night::AT_ONCE_MAX;
 
-/// Bytes that a disk is taken to have if neither its file nor a version tells.
-const UNKNOWN_BYTES: u64 = 40_000_000_000;
-/// Part of a disk that is taken to have changed, if its source tells changes.
-const CHANGED_PERCENT: u64 = 5;
 const DAY_SECS: u64 = 24 * 3600;
 
 /// A disk, or a group of disks.
@@ -61,9 +53,21 @@ pub(super) fn secs_at_whole_rate(plan: &Plan, job: &Job) -> f64 {
     job.bytes as f64 / rate.max(1) as f64
 }
 
-/// Seconds of a job for one of its host's readers. They share the rate, also while others are idle.
-pub(super) fn secs_of_reader(plan: &Plan, job: &Job) -> f64 {
-    secs_at_whole_rate(plan, job) * plan.hosts.get(job.host).map_or(1, |host| host.readers) as f64
+/// The readers of each host that share its rate, in a night of these jobs. With a limit all of them do, also while others are idle.
+pub(super) fn sharing(plan: &Plan, jobs: &[Job]) -> Vec<usize> {
+    let mut units: HashMap<usize, usize> = HashMap::new();
+    jobs.iter().for_each(|job| *units.entry(job.host).or_default() += 1);
+    let places = (AT_ONCE_MAX / units.len().max(1)).max(1);
+    let of_host = |(number, host): (usize, &Host)| match host.rate {
+        Some(_) => host.readers,
+        None => host.readers.min(places).min(units.get(&number).copied().unwrap_or(1)),
+    };
+    plan.hosts.iter().enumerate().map(of_host).collect()
+}
+
+/// Seconds of a job for one of the readers that share the rate of its host.
+pub(super) fn secs_of_reader(plan: &Plan, sharing: &[usize], job: &Job) -> f64 {
+    secs_at_whole_rate(plan, job) * sharing.get(job.host).map_or(1, |readers| *readers) as f64
 }
 
 /// Groups disks into units, and estimates when each is read.
@@ -79,7 +83,7 @@ pub(super) fn of(plan: &Plan, states: &[State], ignores_window: bool) -> Order {
         let known = disk.group.as_deref().and_then(|group| groups.get(group)).and_then(|unit| units.get_mut(*unit));
         if let Some(unit) = known {
             unit.disks.push(place);
-            unit.job.bytes += job.bytes;
+            unit.job.bytes = unit.job.bytes.saturating_add(job.bytes);
             unit.job.priority = unit.job.priority.max(job.priority);
             unit.job.deadline_secs = [unit.job.deadline_secs, job.deadline_secs].into_iter().flatten().min();
             continue;
@@ -90,48 +94,10 @@ pub(super) fn of(plan: &Plan, states: &[State], ignores_window: bool) -> Order {
     let mut order = Order { units, timetable: Timetable::default(), begins, window: None };
     let window = plan.window.as_ref().filter(|_| !ignores_window);
     order.window = window.map(|window| (secs_until(begins, window.end) as f64, window.at_end));
-    order.timetable = timetable(&order.jobs(), &readers(plan), plan.order, &|job| secs_of_reader(plan, job));
+    let jobs = order.jobs();
+    let sharing = sharing(plan, &jobs);
+    order.timetable = timetable(&jobs, &readers(plan), plan.order, &|job| secs_of_reader(plan, &sharing, job));
     order
-}
-
-/// What is to be read of a disk.
-pub(super) struct Estimate {
-    pub(super) bytes: u64,
-    /// Whether the size of the disk is known.
-    pub(super) is_size_known: bool,
-}
-
-pub(super) fn estimate(plan: &Plan, state: &State, disk: &Disk) -> Estimate {
-    let of_source = match &disk.source {
-        Kind::File { path } => size_of(path).ok(),
-        _ => None,
-    };
-    let known_bytes = of_source.or(state.newest.as_ref().map(|newest| newest.image.size_bytes));
-    let size_bytes = known_bytes.unwrap_or(UNKNOWN_BYTES);
-    // Changes count from the checkpoint of the newest version.
-    let has_token = state.newest.as_ref().is_some_and(|newest| newest.image.token.is_some());
-    let reads_part = disk.source.tells_changes() && has_token && !state.needs_full_verify(plan);
-    let bytes = if reads_part { size_bytes / 100 * CHANGED_PERCENT } else { size_bytes };
-    Estimate { bytes, is_size_known: known_bytes.is_some() }
-}
-
-/// Returns why a disk would not be begun, as far as that is known without asking its source.
-pub(super) fn problem(state: &State, disk: &Disk) -> Option<String> {
-    let of_source = || match &disk.source {
-        Kind::File { path } => size_of(path).err().map(|error| format!("cannot read {}: {error}", path.display())),
-        _ => None,
-    };
-    state.problem.clone().or_else(of_source)
-}
-
-/// The size of a file or block device.
-fn size_of(path: &Path) -> io::Result<u64> {
-    let metadata = std::fs::metadata(path)?;
-    // Opening anything else may wait.
-    if !metadata.is_file() && !metadata.file_type().is_block_device() {
-        return Err(io::Error::other("it is neither a file nor a block device"));
-    }
-    File::open(path)?.seek(SeekFrom::End(0))
 }
 
 fn job(plan: &Plan, state: &State, disk: &Disk, begins: Time) -> Job {

@@ -5,13 +5,15 @@ use std::fmt::Write as _;
 use dedupfs_batch::plan::Plan;
 use dedupfs_batch::schedule::lists::Policy;
 use dedupfs_batch::schedule::simulate::{Schedule, Simulated, Times, simulate};
-use dedupfs_batch::schedule::{Job, Weight};
+use dedupfs_batch::schedule::{Job, Weight, late};
 use serde::Serialize;
 
 use super::disk::State;
+use super::estimate::estimate;
 use super::order::{self, Order};
 use crate::duration;
 use crate::report::table::Table;
+use crate::staged::rule::Choice;
 
 /// In the number of rounds, the length of the night counts as much as the life of a snapshot.
 const ALPHA: f64 = 0.5;
@@ -41,24 +43,42 @@ pub(super) struct Simulation {
     nights: Vec<Night>,
     disks: usize,
     units: usize,
-    /// Disks that would not be begun, with the reason.
-    problems: Vec<String>,
+    /// The time from which deadlines and the window count.
+    begins: String,
+    /// The times at which disks are begun.
+    window: Option<String>,
+    problems: Vec<Problem>,
+}
+
+/// A disk that would not be begun.
+#[derive(Serialize)]
+struct Problem {
+    name: String,
+    problem: String,
 }
 
 impl Simulation {
-    pub(super) fn new(plan: &Plan, states: &[State], order: &Order) -> Self {
+    pub(super) fn new(plan: &Plan, states: &[State], (order, staged): (&Order, &Choice), ignores_window: bool) -> Self {
         let problems = states.iter().filter_map(|state| {
             let disk = state.disk(plan)?;
-            Some(format!("{}: {}", disk.name, order::problem(state, disk)?))
+            Some(Problem { name: disk.name.clone(), problem: estimate(plan, state, disk).problem? })
         });
-        let of_job = |job: &Job| order::secs_of_reader(plan, job);
-        let load = |job: &Job| (order::secs_at_whole_rate(plan, job) * LOADS_A_SEC) as u64;
-        let of_round = |load: u64| READS_IN_ROUNDS * load as f64 / LOADS_A_SEC;
-        let times = Times { of_job: &of_job, load: &load, of_round: &of_round };
         let jobs = order.jobs();
+        let sharing = order::sharing(plan, &jobs);
+        let of_job = |job: &Job| order::secs_of_reader(plan, &sharing, job);
+        let load = |job: &Job| (order::secs_at_whole_rate(plan, job) * LOADS_A_SEC) as u64;
+        let of_round = |load: u64| READS_IN_ROUNDS * load as f64 / LOADS_A_SEC + staged.facts.index_pass_secs();
+        let times = Times { of_job: &of_job, load: &load, of_round: &of_round };
         let simulated = Weight::new(ALPHA).map(|weight| simulate(&jobs, &order::readers(plan), &times, weight));
         let nights = simulated.iter().flatten().map(|simulated| night(plan, order, &jobs, simulated)).collect();
-        Self { nights, disks: states.len(), units: jobs.len(), problems: problems.collect() }
+        Self {
+            nights,
+            disks: states.len(),
+            units: jobs.len(),
+            begins: order.begins.strftime("%H:%M").to_string(),
+            window: plan.window.as_ref().filter(|_| !ignores_window).map(ToString::to_string),
+            problems: problems.collect(),
+        }
     }
 
     /// Whether each disk would be stored.
@@ -69,10 +89,6 @@ impl Simulation {
 
 fn night(plan: &Plan, order: &Order, jobs: &[Job], simulated: &Simulated) -> Night {
     let turns = &simulated.turns;
-    let is_late = |number: usize, end_secs: f64| {
-        let deadline_secs = jobs.get(number).and_then(|job| job.deadline_secs);
-        deadline_secs.is_some_and(|deadline_secs| end_secs > deadline_secs as f64)
-    };
     let schedule = match simulated.schedule {
         Schedule::List(Policy::Shortest) => "shortest",
         Schedule::List(Policy::Longest) => "longest",
@@ -87,7 +103,7 @@ fn night(plan: &Plan, order: &Order, jobs: &[Job], simulated: &Simulated) -> Nig
         span_secs: simulated.cost.span_secs as u64,
         mean_life_secs: simulated.cost.mean_secs as u64,
         longest_life_secs: turns.iter().map(|turn| turn.end_secs - turn.begin_secs).fold(0.0, f64::max) as u64,
-        miss_deadline: turns.iter().filter(|turn| is_late(turn.job, turn.end_secs)).count(),
+        miss_deadline: late(jobs, turns).len(),
         miss_window: turns.iter().filter(|turn| order.misses_window(turn)).count(),
     }
 }
@@ -95,6 +111,7 @@ fn night(plan: &Plan, order: &Order, jobs: &[Job], simulated: &Simulated) -> Nig
 pub(super) fn show(simulation: &Simulation) -> String {
     let time = |secs: u64| duration::show(secs.saturating_mul(1000));
     let titles = ["order", "the night", "a snapshot lives", "at most", "miss their deadline", "miss the window"];
+    let has_window = simulation.window.is_some();
     let mut table = Table::new(&titles);
     for night in &simulation.nights {
         let schedule = match (night.rounds, night.is_of_plan) {
@@ -104,16 +121,22 @@ pub(super) fn show(simulation: &Simulation) -> String {
             (None, false) => night.schedule.clone(),
         };
         let times = [night.span_secs, night.mean_life_secs, night.longest_life_secs].map(time);
-        let counts = [night.miss_deadline, night.miss_window].map(|count| count.to_string());
-        table.row([schedule].into_iter().chain(times).chain(counts));
+        let misses = if has_window { night.miss_window.to_string() } else { "-".to_owned() };
+        table.row([schedule].into_iter().chain(times).chain([night.miss_deadline.to_string(), misses]));
     }
     let mut text = table.show(&[1, 2, 3, 4, 5]);
     // Writing to a String cannot fail.
-    let Simulation { disks, units, .. } = simulation;
+    let Simulation { disks, units, begins, .. } = simulation;
     let _ = writeln!(text, "disks: {disks}, in units that begin together: {units}; at the rates that the plan assumes");
-    text.push_str("in rounds, which `dedupfs cluster` has and a batch has not, each disk counts as read twice\n");
-    for problem in &simulation.problems {
-        let _ = writeln!(text, "NOT TO BE BEGUN: {problem}");
+    text.push_str("rounds are those of `dedupfs cluster`: they read each disk twice at worst, and the index once\n");
+    if let Some(window) = &simulation.window {
+        let _ = writeln!(
+            text,
+            "disks are begun {window} only; times count from {begins}; --dry-run names those that miss it"
+        );
+    }
+    for Problem { name, problem } in &simulation.problems {
+        let _ = writeln!(text, "{name} NOT TO BE BEGUN: {problem}");
     }
     text
 }

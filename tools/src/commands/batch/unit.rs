@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::child;
 use super::disk::State;
+use super::estimate::estimate;
 use super::hold::Attempt;
 use super::night::Limits;
-use super::order;
 use super::report::{DiskReport, Outcome};
 use crate::control::FailureKind;
 use crate::exit;
@@ -139,7 +139,7 @@ fn put(
     let given = options.into_iter().filter_map(|(option, value)| Some(format!("{option}={}", value?)));
     let mut words: Vec<String> = ["put", "--image", "--asks-before-naming"].map(str::to_owned).to_vec();
     words.extend(given);
-    let to_read = state.disk(plan).map_or(0, |disk| order::estimate(plan, state, disk).bytes);
+    let to_read = state.disk(plan).map_or(0, |disk| estimate(plan, state, disk).bytes);
     if limits.staged.of(to_read).0 {
         words.push("--staged".to_owned());
     }
