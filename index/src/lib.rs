@@ -58,6 +58,7 @@ mod stats;
 
 #[cfg(test)]
 mod tests;
+mod unreferenced;
 
 pub use apply::{ApplyReport, Change, Inconsistency, InconsistencyKind};
 pub use cell::{Cell, Location};
@@ -71,3 +72,4 @@ pub use options::IndexOptions;
 pub use rebuild::{Continued, IndexBuilder};
 pub use since::{Kept, Since};
 pub use stats::IndexStats;
+pub use unreferenced::Part;

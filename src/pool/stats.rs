@@ -2,6 +2,7 @@
 
 use dedupfs_base::Result;
 use dedupfs_content::ContainerStore;
+use dedupfs_index::{Index, NewLists, Occupied};
 use dedupfs_namespace::is_frozen;
 use dedupfs_service::Ino;
 use serde::{Deserialize, Serialize};
@@ -282,29 +283,23 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         session: session(core),
         ..PoolStats::default()
     };
-    core.indexes.chunks.for_each(&mut |_, cell| {
-        let len_bytes = u64::from(cell.location.len_bytes());
-        if cell.location.is_lost() {
-            // Counted by the index: `lost()`.
-        } else if cell.references > 0 {
-            stats.unique_chunks += 1;
-            stats.unique_chunk_bytes += len_bytes;
-        } else {
-            stats.unreferenced_chunks += 1;
-            stats.unreferenced_chunk_bytes += len_bytes;
-        }
-        Ok(())
-    })?;
-    core.indexes.nodes.for_each(&mut |_, cell| {
-        stats.recipe_nodes += u64::from(!cell.location.is_lost());
-        stats.recipe_node_bytes += u64::from(cell.location.len_bytes());
-        Ok(())
-    })?;
+    let chunks = occupied(core, &core.indexes.chunks)?;
+    (stats.unique_chunks, stats.unique_chunk_bytes) = (chunks.live_cells, chunks.live_bytes);
+    (stats.unreferenced_chunks, stats.unreferenced_chunk_bytes) = (chunks.dead_cells(), chunks.dead_bytes());
+    let nodes = occupied(core, &core.indexes.nodes)?;
+    (stats.recipe_nodes, stats.recipe_node_bytes) = (nodes.cells, nodes.bytes);
     let stored_bytes = stats.unique_chunk_bytes + stats.unreferenced_chunk_bytes;
     stats.dedup_ratio = ratio(stats.data_bytes, stats.unique_chunk_bytes);
     stats.compression_ratio = ratio(stored_bytes, stats.data_container_bytes);
     stats.total_ratio = ratio(stats.data_bytes, stats.physical_bytes);
     Ok(stats)
+}
+
+/// Returns what an index has in containers, without what is lost. A pool of an older version is read once for it.
+fn occupied(core: &Core, index: &Index) -> Result<Occupied> {
+    let lists = if core.is_read_only() { NewLists::InMemory } else { NewLists::Written };
+    index.complete_occupancy(lists, &mut || true)?;
+    Ok(index.occupied_total())
 }
 
 /// Returns `of / to`; 0 if `to` is 0.
@@ -313,12 +308,11 @@ fn ratio(of: u64, to: u64) -> f64 {
 }
 
 fn containers(store: &ContainerStore) -> ContainerSummary {
-    let records = store.containers();
-    let stats = store.stats();
+    let (sums, stats) = (store.sums(), store.stats());
     ContainerSummary {
-        containers: records.len() as u64,
-        stored_bytes: records.iter().map(|record| record.chunk_bytes).sum(),
-        used_bytes: records.iter().map(|record| u64::from(record.used_bytes)).sum(),
+        containers: sums.containers,
+        stored_bytes: sums.chunk_bytes,
+        used_bytes: sums.used_bytes,
         written_bytes: stats.written_bytes,
         read_bytes: stats.read_bytes,
         region_hits: stats.region_hits,
@@ -329,7 +323,7 @@ fn containers(store: &ContainerStore) -> ContainerSummary {
     }
 }
 
-fn index(index: &dedupfs_index::Index) -> IndexSummary {
+fn index(index: &Index) -> IndexSummary {
     let stats = index.stats();
     IndexSummary {
         cells: stats.cells,

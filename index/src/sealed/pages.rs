@@ -49,6 +49,8 @@ pub(crate) struct PagedFile {
     data_offset: u64,
     /// For each page the number of cells before it; one more entry at the end.
     starts: Vec<u32>,
+    /// Cells of the fullest page, and of the emptiest.
+    extremes: (u32, u32),
     checksums: Vec<u64>,
 }
 
@@ -58,6 +60,11 @@ fn first_start(pages: usize) -> Vec<u32> {
     let mut starts = Vec::with_capacity(pages + 1);
     starts.push(0);
     starts
+}
+
+fn extremes(starts: &[u32]) -> (u32, u32) {
+    let cells = || starts.array_windows::<2>().map(|[start, end]| end - start);
+    (cells().max().unwrap_or(0), cells().min().unwrap_or(0))
 }
 
 impl PagedFile {
@@ -112,7 +119,8 @@ impl PagedFile {
         let file = file.finish()?;
         let data_offset = frame.len() as u64;
         let number = writer.cache.file_number();
-        Ok(Self { file, path, number, kind, generation, seal, data_offset, starts, checksums })
+        let extremes = extremes(&starts);
+        Ok(Self { file, path, number, kind, generation, seal, data_offset, starts, extremes, checksums })
     }
 
     /// Opens an existing file and checks its directory and its length.
@@ -175,7 +183,8 @@ impl PagedFile {
             return Err(StoreError::corrupt(&path, expected, found));
         }
         let number = writer.cache.file_number();
-        Ok(Self { file, path, number, kind, generation, seal, data_offset, starts, checksums })
+        let extremes = extremes(&starts);
+        Ok(Self { file, path, number, kind, generation, seal, data_offset, starts, extremes, checksums })
     }
 
     pub(crate) fn pages(&self) -> u32 {
@@ -196,9 +205,9 @@ impl PagedFile {
         (start, self.starts.get(page as usize + 1).copied().unwrap_or(start))
     }
 
+    /// Cells of the fullest page, and of the emptiest.
     pub(crate) fn page_extremes(&self) -> (u32, u32) {
-        let cells = || self.starts.array_windows::<2>().map(|[start, end]| end - start);
-        (cells().max().unwrap_or(0), cells().min().unwrap_or(0))
+        self.extremes
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {

@@ -341,6 +341,23 @@ impl SealedTanker {
         })
     }
 
+    /// Visits the cells without references. Reads the counts, and those buckets that have such cells, verified and past the cache.
+    pub(crate) fn for_each_unreferenced(&self, each: &mut dyn FnMut(Entry) -> Result<()>) -> Result<()> {
+        let mut page = Vec::new();
+        self.counts.read_through(&mut |bucket, counts| {
+            let counts = counts.as_chunks::<COUNT_BYTES>().0;
+            if counts.iter().all(|count| *count != [0; COUNT_BYTES]) {
+                return Ok(());
+            }
+            self.cells.read_page_into(bucket, &mut page)?;
+            let cells = page.as_chunks::<CELL_BYTES>().0;
+            cells.iter().zip(counts).filter(|(_, count)| **count == [0; COUNT_BYTES]).try_for_each(|(cell, _)| {
+                let fingerprint = Fingerprint(*cell_fingerprint(cell));
+                each(Entry { fingerprint, cell: Cell { location: cell_location(cell), references: 0 } })
+            })
+        })
+    }
+
     /// Visits all cells in order of fingerprint with their positions, read and verified past the cache. The order is
     /// checked.
     pub(crate) fn for_each(&self, each: &mut dyn FnMut(u32, Entry) -> Result<()>) -> Result<()> {

@@ -133,6 +133,16 @@ pub(crate) fn contents(index: &Index) -> BTreeMap<Fingerprint, Cell> {
         })
         .unwrap();
     assert_eq!(cells.len() as u64, index.len());
+    let mut unreferenced = BTreeMap::new();
+    for part in index.parts() {
+        index
+            .for_each_unreferenced(part, &mut |fingerprint, cell| {
+                unreferenced.insert(fingerprint, cell);
+                Ok(())
+            })
+            .unwrap();
+    }
+    assert!(cells.iter().filter(|(_, cell)| cell.references == 0).eq(&unreferenced));
     if index.stats().tankers_without_occupancy == 0 {
         check_occupied(index, &placed(cells.values()));
     }

@@ -1,5 +1,10 @@
 //! The cost of lookups: reads are counted here; all other tests compare answers.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dedupfs_store::Result;
+use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
+
 use super::*;
 
 /// Tankers large enough for the rates of filters to be meaningful.
@@ -113,4 +118,49 @@ fn filters_of_another_shape_are_made_anew() {
     let again = reopen(&disk, other);
     assert!(again.sealed_set().tankers().iter().all(|tanker| tanker.has_summary()));
     again.self_check().unwrap();
+}
+
+/// Bytes read through a device.
+#[derive(Default, Debug)]
+struct ReadBytes(AtomicU64);
+
+impl Observer for ReadBytes {
+    fn around(&self, call: &Call<'_>, perform: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let bytes = call.read().map_or(0, |(_, _, len_bytes)| len_bytes as u64);
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+        perform()
+    }
+}
+
+/// The whole index was read for each 100,000 recipe nodes that were freed.
+#[test]
+fn regression_buckets_whose_cells_all_have_references_are_not_read_for_others() {
+    let options = IndexOptions { cells_per_tanker: 1 << 14, buckets_per_tanker: 1024, ..WIDE };
+    let read = Arc::new(ReadBytes::default());
+    let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(MemoryDevice::new()), read.clone()));
+    Index::create(&device, DIRECTORY, &POOL, options).unwrap();
+    let index = Index::open(&device, DIRECTORY, &POOL, options).unwrap();
+    let changes: Vec<_> = (0..1 << 14).flat_map(|number| [insert(number, 1), count(number, 1)]).collect();
+    index.apply(1, &changes).unwrap();
+    index.checkpoint(1).unwrap();
+    let drops: Vec<_> = (0..20).map(|number| count(number * 800, -1)).collect();
+    index.apply(2, &drops).unwrap();
+    let visit = || {
+        let (before, mut found) = (read.0.load(Ordering::Relaxed), 0);
+        for part in index.parts() {
+            let mut each = |_, _| {
+                found += 1;
+                Ok(())
+            };
+            index.for_each_unreferenced(part, &mut each).unwrap();
+        }
+        (found, read.0.load(Ordering::Relaxed) - before)
+    };
+    // They are in memory alone.
+    let counts_bytes = 4 << 14;
+    assert_eq!(visit(), (20, counts_bytes));
+    index.checkpoint(2).unwrap();
+    let (found, read_bytes) = visit();
+    assert_eq!(found, 20);
+    assert!(read_bytes < counts_bytes + 20 * 64 * 44, "{read_bytes}");
 }

@@ -9,7 +9,7 @@ use dedupfs_store::{ContainerId, ContainerKind};
 use dedupfs_sync::channel::Sender;
 
 use super::ContainerStore;
-use super::shared::KnownContainer;
+use super::directory::KnownContainer;
 
 /// A container in which a reader met damage.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -25,8 +25,7 @@ impl ContainerStore {
     pub fn set_damaged(&self, containers: &[ContainerId]) {
         let mut directory = self.shared.directory.write();
         for container in containers {
-            if let Some(KnownContainer::Closed(record)) = directory.get_mut(container) {
-                record.damaged = true;
+            if directory.set_damaged(*container) {
                 self.shared.any_damaged.store(true, Ordering::Release);
             }
         }

@@ -14,7 +14,8 @@ use dedupfs_store::{ContainerId, Fingerprint};
 use dedupfs_sync::RwLock;
 
 use super::ContainerStore;
-use super::shared::{KnownContainer, Shared};
+use super::directory::KnownContainer;
+use super::shared::Shared;
 
 /// Notes of a store at most: of 512 GiB of emptied containers of 4 MiB.
 pub const NOTES_MAX: usize = 1 << 17;

@@ -17,7 +17,8 @@ use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
 use super::ContainerStore;
-use super::shared::{KnownContainer, Shared};
+use super::directory::{KnownContainer, PARTS};
+use super::shared::Shared;
 
 /// Bytes of one read after the whole container could not be read at once.
 const PIECE_BYTES: usize = 64 << 10;
@@ -83,27 +84,16 @@ impl ContainerStore {
     /// Returns all records of closed containers in disk order.
     #[must_use]
     pub fn closed_in_disk_order(&self) -> Vec<ContainerRecord> {
-        let directory = self.shared.directory.read();
-        let closed = directory.values().filter_map(|known| match known {
-            KnownContainer::Closed(record) => Some(*record),
-            KnownContainer::Open(_) => None,
-        });
-        let mut records: Vec<_> = closed.collect();
-        drop(directory);
+        let mut records: Vec<_> = self.shared.directory.read().closed().copied().collect();
         records.sort_by_key(|record| (record.address.file, record.address.slot));
         records
     }
 
-    /// Calls `visit` with the records of all containers, in no order. A container that closes or goes during the call
-    /// may be missed. No lock is held during a visit: the directory is copied a 16th at a time.
+    /// Calls `visit` with the records of all closed containers, in no order. A container that closes or goes during the call
+    /// may be missed. No lock is held during a visit: the directory is copied a part at a time.
     pub fn for_each_closed(&self, visit: &mut dyn FnMut(&ContainerRecord)) {
-        const PARTS: u64 = 16;
         for part in 0..PARTS {
-            let is_closed = |known: &KnownContainer| match known {
-                KnownContainer::Closed(record) if record.id.0 % PARTS == part => Some(*record),
-                _ => None,
-            };
-            let records: Vec<ContainerRecord> = self.shared.directory.read().values().filter_map(is_closed).collect();
+            let records: Vec<ContainerRecord> = self.shared.directory.read().closed_part(part).copied().collect();
             records.iter().for_each(&mut *visit);
         }
     }

@@ -39,6 +39,7 @@ use crate::workers::WorkerPool;
 
 mod buffers;
 mod damaged;
+mod directory;
 mod forwarding;
 mod inspect;
 mod open_container;
@@ -57,6 +58,7 @@ mod tests;
 
 pub(crate) use buffers::ChunkData;
 pub use damaged::Suspect;
+pub(crate) use directory::ContainerSums;
 pub use forwarding::{ForwardingNote, NOTES_MAX as FORWARDING_NOTES_MAX};
 pub use inspect::{Inspection, WholeContainer};
 pub(crate) use prefetch::Asking;
@@ -68,8 +70,9 @@ pub(crate) use sweep::SweptContainer;
 pub use sweep::Wanted;
 pub use write_out::Extended;
 
+use directory::KnownContainer;
 use open_container::{Limits, OpenContainer};
-use shared::{KnownContainer, Shared};
+use shared::Shared;
 use streams::Streams;
 
 /// Makes ids for new containers. It is called under a lock: it must be quick and must not call back.
@@ -162,8 +165,7 @@ impl ContainerStore {
         }
         let limits = Limits { container_bytes: options.container_bytes, region_raw_bytes: options.region_raw_bytes };
         let writers = WorkerPool::with_queue("dedupfs-write", WRITER_THREADS, QUEUED_WRITES);
-        let shared = Shared::new(options, slots, workers, writers, caches);
-        *shared.directory.write() = write_out::closed(records);
+        let shared = Shared::new(options, slots, workers, writers, caches, records);
         shared.any_damaged.store(records.iter().any(|record| record.damaged), Ordering::Release);
         Ok(Arc::new(Self {
             shared: Arc::new(shared),
@@ -198,6 +200,9 @@ impl ContainerStore {
 
     /// Returns the containers whose slot file does not exist.
     pub fn missing_containers(&self) -> Vec<ContainerId> {
+        if self.missing_files().is_empty() {
+            return Vec::new();
+        }
         let records = self.containers();
         records.iter().filter(|record| self.shared.slots.is_missing(record.address)).map(|record| record.id).collect()
     }
@@ -248,7 +253,7 @@ impl ContainerStore {
         let of = (row, shared.owed.hold(0, 1));
         let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms, of);
         // Insert the container before its id is known elsewhere: a known id must always be found.
-        shared.directory.write().insert(id, KnownContainer::Open(Arc::clone(&container)));
+        shared.directory.write().insert(Arc::clone(&container));
         streams.insert(stream, Arc::clone(&container));
         Ok(container)
     }
@@ -325,15 +330,10 @@ impl ContainerStore {
         let mut forgotten = Vec::with_capacity(containers.len());
         {
             let mut directory = self.shared.directory.write();
-            if let Some(open) = containers.iter().find(|id| matches!(directory.get(id), Some(KnownContainer::Open(_))))
-            {
+            if let Some(open) = containers.iter().find(|id| directory.is_open(**id)) {
                 return Err(StoreError::Usage(format!("container {open} is still being written")).into());
             }
-            for id in containers {
-                if let Some(KnownContainer::Closed(record)) = directory.remove(id) {
-                    forgotten.push(record);
-                }
-            }
+            forgotten.extend(containers.iter().filter_map(|id| directory.remove(*id)));
         }
         // Forget first, free later: a reader that finds other bytes in the slot then finds the container gone.
         let gone: std::collections::HashSet<_> = containers.iter().copied().collect();
@@ -447,14 +447,17 @@ impl ContainerStore {
     #[must_use]
     pub fn containers(&self) -> Vec<ContainerRecord> {
         let directory = self.shared.directory.read();
-        let records = directory.values().filter_map(|known| match known {
-            KnownContainer::Open(open) => open.acknowledged(),
-            KnownContainer::Closed(record) => Some(*record),
-        });
-        let mut records: Vec<_> = records.collect();
+        let open = directory.open().filter_map(|open| open.acknowledged());
+        let mut records: Vec<_> = directory.closed().copied().chain(open).collect();
         drop(directory);
         records.sort_by_key(|record| record.id);
         records
+    }
+
+    /// Returns sums over all records. Cost: by the open containers.
+    #[must_use]
+    pub fn sums(&self) -> ContainerSums {
+        self.shared.directory.read().sums()
     }
 
     /// Ends all writing before it returns. Data not written out is lost, as in a crash. Without this, threads that
@@ -467,7 +470,7 @@ impl ContainerStore {
     #[must_use]
     pub fn stats(&self) -> ContainerStats {
         // One lock after the other: in the literal below, each would be held until its end.
-        let containers = self.shared.directory.read().len() as u64;
+        let containers = self.shared.directory.read().len();
         let filling = self.streams.lock().len() as u64;
         let (region_cache_bytes, table_cache_bytes) = self.shared.caches.used_bytes();
         ContainerStats {

@@ -30,8 +30,9 @@ use quick_cache::sync::{DefaultLifecycle, GuardResult};
 use quick_cache::{OptionsBuilder, Weighter};
 
 use super::buffers::{ChunkData, RegionBytes};
+use super::directory::KnownContainer;
 use super::open_container::{Found, OpenContainer};
-use super::shared::{KnownContainer, Shared};
+use super::shared::Shared;
 
 /// Share of a cache for entries seen more than once. The rest must hold prefetched entries until they are read.
 const HOT_SHARE: f64 = 0.5;

@@ -27,6 +27,7 @@ use dedupfs_sync::{Condvar, Mutex, OnceLock, RwLock};
 use super::ContainerOptions;
 use super::buffers::{RegionPool, WriteBuffers};
 use super::damaged::Suspect;
+use super::directory::{Directory, KnownContainer};
 use super::forwarding::Forwarding;
 use super::open_container::{Batch, Cut, Goal, Mark, OpenContainer};
 use super::prefetch::Prefetching;
@@ -42,22 +43,13 @@ pub(super) const WRITE_PIECE_BYTES: u32 = 1 << 20;
 /// Interval at which a thread that waits for room looks for something to write itself.
 const ROOM_RECHECK: Duration = Duration::from_millis(10);
 
-/// A container that the store knows.
-#[derive(Clone)]
-pub(super) enum KnownContainer {
-    /// Being filled, or not acknowledged as sealed yet.
-    Open(Arc<OpenContainer>),
-    /// Never written again.
-    Closed(ContainerRecord),
-}
-
 pub(super) struct Shared {
     pub(super) options: ContainerOptions,
     pub(super) slots: SlotFiles,
     pub(super) workers: Arc<WorkerPool>,
     pub(super) writers: WorkerPool,
     /// Third in the lock order. Every lookup reads it; it is written once or twice for each container.
-    pub(super) directory: RwLock<HashMap<ContainerId, KnownContainer>>,
+    pub(super) directory: RwLock<Directory>,
     pub(super) caches: Arc<Caches>,
     pub(super) prefetching: Prefetching,
     pub(super) forwarding: Forwarding,
@@ -105,6 +97,7 @@ impl Shared {
         workers: Arc<WorkerPool>,
         writers: WorkerPool,
         caches: Arc<Caches>,
+        closed: &[ContainerRecord],
     ) -> Self {
         let region_bytes = options.region_raw_bytes.max(1);
         // Regions being filled and compressed at once; further buffers are freed.
@@ -119,7 +112,7 @@ impl Shared {
             slots,
             workers,
             writers,
-            directory: RwLock::new(HashMap::new()),
+            directory: RwLock::new(Directory::of(closed)),
             seeks: Seeks::default(),
             rows: Mutex::default(),
             counters: Counters::default(),
@@ -141,21 +134,16 @@ impl Shared {
     }
 
     pub(super) fn known(&self, container: ContainerId) -> Option<KnownContainer> {
-        self.directory.read().get(&container).cloned()
+        self.directory.read().get(container)
     }
 
     pub(super) fn is_known(&self, container: ContainerId) -> bool {
-        self.directory.read().contains_key(&container)
+        self.directory.read().has(container)
     }
 
     /// Returns the containers that are not closed, in order of id.
     pub(super) fn open_containers(&self) -> Vec<Arc<OpenContainer>> {
-        let directory = self.directory.read();
-        let open = directory.values().filter_map(|known| match known {
-            KnownContainer::Open(container) => Some(Arc::clone(container)),
-            KnownContainer::Closed(_) => None,
-        });
-        let mut open: Vec<_> = open.collect();
+        let mut open: Vec<_> = self.directory.read().open().cloned().collect();
         open.sort_by_key(|container| container.id);
         open
     }

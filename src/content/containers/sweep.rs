@@ -15,9 +15,10 @@ use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 
 use super::ContainerStore;
 use super::buffers::RegionBytes;
+use super::directory::KnownContainer;
 use super::prefetch::plan;
 use super::read::{CachedTable, RegionKey, region_entries};
-use super::shared::{KnownContainer, Shared};
+use super::shared::Shared;
 
 /// A chunk that a sweep delivers, and its destination.
 #[derive(Clone, Copy, Debug)]

@@ -9,9 +9,10 @@ use dedupfs_base::Result;
 use dedupfs_store::container::decode_toc;
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError};
 
+use super::directory::KnownContainer;
 use super::open_container::OpenContainer;
 use super::read::{RegionKey, chunk_of, region_entries};
-use super::shared::{KnownContainer, Shared};
+use super::shared::Shared;
 
 impl Shared {
     /// See [`super::ContainerStore::for_each_chunk`].

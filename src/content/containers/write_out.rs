@@ -10,7 +10,6 @@
 //! Invariant I-1: a reported record covers synced bytes only. The mark is taken before the sync begins, and all bytes
 //! below it are written by then. Appending goes on at the same time.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -20,9 +19,10 @@ use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
 use dedupfs_sync::canary::{Canary, is_planted};
 
 use super::ContainerStore;
+use super::directory::KnownContainer;
 use super::open_container::{Goal, Mark, OpenContainer};
 use super::read::{CachedTable, region_entries};
-use super::shared::{KnownContainer, Shared};
+use super::shared::Shared;
 
 /// The newly durable chunks of one container: `from_bytes..to_bytes` of its slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -82,7 +82,7 @@ impl ContainerStore {
             let Some(KnownContainer::Open(container)) = self.shared.known(record.id) else { continue };
             if let Some(table) = container.acknowledge(record) {
                 self.shared.caches.tables.insert(record.id, CachedTable::sound(table));
-                self.shared.directory.write().insert(record.id, KnownContainer::Closed(*record));
+                self.shared.directory.write().close(*record);
             }
         }
     }
@@ -95,7 +95,7 @@ impl ContainerStore {
             self.close(&container);
             // Nothing can be appended after the closing; before it, this check could race with an append.
             if container.is_empty() {
-                self.shared.directory.write().remove(&container.id);
+                self.shared.directory.write().remove_empty(container.id);
             }
         }
     }
@@ -173,9 +173,4 @@ fn report(shared: &Shared, container: &OpenContainer, mark: &Mark, flushed: &mut
     if !entries.is_empty() {
         flushed.extends.push(Extended { container: id, kind, from_bytes, to_bytes: mark.used_bytes, entries });
     }
-}
-
-/// The containers of these records, as the store knows them when it opens.
-pub(super) fn closed(records: &[ContainerRecord]) -> HashMap<ContainerId, KnownContainer> {
-    records.iter().map(|record| (record.id, KnownContainer::Closed(*record))).collect()
 }

@@ -102,6 +102,83 @@ fn looking_for_what_to_do_reads_no_container_and_no_tanker() {
     assert_eq!((site.data_read_bytes(), site.chunk_index_read_bytes()), before);
 }
 
+/// Each call read both indexes as a whole.
+#[test]
+fn regression_statistics_read_nothing_of_the_indexes() {
+    let site = Site::new();
+    let pool = site.open();
+    pieces_and_every(&pool, 40, 2);
+    remove(&*pool.service(), "all");
+    // Recipes go, and chunks stay without references.
+    pool.reclaim(&ReclaimOptions::below(0), &NoProgress).expect("reclaims");
+    let first = pool.stats().expect("has figures");
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = site.open();
+    let index_bytes = || site.chunk_index_read_bytes() + site.node_index_read_bytes();
+    let before = index_bytes();
+    let stats = pool.stats().expect("has figures");
+    assert_eq!(index_bytes(), before);
+    let (mut chunks, mut nodes) = ([0; 4], [0; 2]);
+    pool.core()
+        .indexes
+        .chunks
+        .for_each(&mut |_, cell| {
+            let place = if cell.references > 0 { 0 } else { 2 };
+            chunks[place] += 1;
+            chunks[place + 1] += u64::from(cell.location.len_bytes());
+            Ok(())
+        })
+        .expect("reads");
+    pool.core()
+        .indexes
+        .nodes
+        .for_each(&mut |_, cell| {
+            nodes[0] += 1;
+            nodes[1] += u64::from(cell.location.len_bytes());
+            Ok(())
+        })
+        .expect("reads");
+    let of = |stats: &dedupfs::stats::PoolStats| {
+        let unreferenced = [stats.unreferenced_chunks, stats.unreferenced_chunk_bytes];
+        [[stats.unique_chunks, stats.unique_chunk_bytes], unreferenced].concat()
+    };
+    assert!(chunks.iter().all(|count| *count > 0) && nodes[0] > 0);
+    assert_eq!((of(&stats), of(&first)), (chunks.to_vec(), chunks.to_vec()));
+    assert_eq!([stats.recipe_nodes, stats.recipe_node_bytes], nodes);
+    let records = pool.core().stores.data.containers();
+    let used_bytes = records.iter().map(|record| u64::from(record.used_bytes)).sum::<u64>();
+    let sums = (stats.data_containers.containers, stats.data_containers.used_bytes);
+    assert_eq!(sums, (records.len() as u64, used_bytes));
+}
+
+/// The index was read once for each 100,000 of them.
+#[test]
+fn regression_freeing_many_nodes_reads_the_counts_of_their_index_once_a_level() {
+    let site = Site::new();
+    let pool = site.open();
+    let service = pool.service();
+    for file in 0..600_u64 {
+        common::write(&pool, &format!("kept {file}"), &content(file, 3 * 4096));
+        common::write(&pool, &format!("gone {file}"), &content(10_000 + file, 3 * 4096));
+    }
+    (0..600).for_each(|file| remove(&*service, &format!("gone {file}")));
+    drop(service);
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = site.open();
+    let index = &pool.core().indexes.nodes;
+    assert!(index.stats().sealed_tankers >= 4, "{:?}", index.stats());
+    let (cells, dead, before) = (index.len(), index.occupied_total().dead_cells(), site.node_index_read_bytes());
+    let report = pool.reclaim(&ReclaimOptions::below(0), &NoProgress).expect("reclaims");
+    assert!(dead >= 500 && report.nodes_freed >= dead, "{dead} of {cells}: {report:?}");
+    // Each cell has 48 bytes. Claiming and freeing read buckets, and checkpoints read tankers.
+    let read_bytes = site.node_index_read_bytes() - before;
+    println!("{read_bytes} bytes of an index of {cells} cells");
+    assert!(read_bytes < 12 * 48 * cells, "{read_bytes} bytes of an index of {cells} cells");
+    assert_sound(&pool);
+}
+
 /// Returns the chunks of all data containers with their places: container and position in it.
 fn places(pool: &Pool) -> HashMap<Fingerprint, (ContainerId, usize)> {
     let data = &pool.core().stores.data;

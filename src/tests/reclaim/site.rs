@@ -127,6 +127,10 @@ impl Site {
         self.read_bytes("index/chunks")
     }
 
+    pub fn node_index_read_bytes(&self) -> u64 {
+        self.read_bytes("index/recipes")
+    }
+
     /// Returns the fingerprints of a file's chunks, in order.
     pub fn chunks_of(&self, pool: &Pool, name: &str) -> Vec<Fingerprint> {
         let core = pool.core();

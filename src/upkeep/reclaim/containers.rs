@@ -199,7 +199,7 @@ impl<'a> Run<'a> {
         let (live_bytes, garbage_bytes) = classes.total();
         let garbage_bytes = garbage_bytes + kept_bytes;
         if self.report.spared_open {
-            let all_bytes: u64 = self.core.stores.of(kind).containers().iter().map(|record| record.chunk_bytes).sum();
+            let all_bytes: u64 = self.core.stores.of(kind).sums().chunk_bytes;
             self.report.open_bytes += all_bytes.saturating_sub(live_bytes + garbage_bytes);
         }
         self.report.live_bytes += live_bytes;
@@ -211,37 +211,36 @@ impl<'a> Run<'a> {
             if kind == ContainerKind::Recipe { "emptying recipe containers, MiB" } else { "emptying containers, MiB" },
             planned.used_bytes.div_ceil(1 << 20),
         );
-        let mut after = Some(ContainerId::NONE);
-        let mut stopped = None;
-        while let (Some(behind), None) = (after, stopped) {
-            let window;
-            (window, after) = self.window(kind, behind, &closed, (&mut choice, &besides));
+        let (mut rest, mut stopped) = (closed.0.as_slice(), None);
+        while !rest.is_empty() && stopped.is_none() {
+            let window = self.window(kind, &mut rest, (&mut choice, &besides));
             stopped = self.empty_window(kind, window)?;
         }
         self.progress.finish();
         Ok(stopped)
     }
 
-    /// Returns the next victims behind a container, chosen ones and those besides, in order of id, and the id from which the next window continues.
+    /// Returns the next victims of `rest`, chosen ones and those besides, in order of id, and takes what was looked at off `rest`.
     fn window(
         &self,
         kind: ContainerKind,
-        behind: ContainerId,
-        closed: &Closed,
+        rest: &mut &[ContainerId],
         (choice, besides): (&mut Choice, &HashSet<ContainerId>),
-    ) -> (Vec<Candidate>, Option<ContainerId>) {
-        let mut window = Window::new(WINDOW_CONTAINERS);
-        let possible = *choice;
-        self.for_each_candidate(kind, closed, &mut |candidate| {
-            let may_be_taken = possible.may_take(&candidate) || besides.contains(&candidate.id);
-            if candidate.id > behind && may_be_taken && !self.kept.contains(&candidate.id) {
-                window.add(candidate);
+    ) -> Vec<Candidate> {
+        let mut victims = Vec::new();
+        while let Some((id, others)) = rest.split_first()
+            && victims.len() < WINDOW_CONTAINERS
+        {
+            *rest = others;
+            if self.kept.contains(id) {
+                continue;
             }
-        });
-        let mut victims = window.into_sorted();
-        let end = victims.last().map(|candidate| candidate.id).filter(|_| victims.len() == WINDOW_CONTAINERS);
-        victims.retain(|candidate| besides.contains(&candidate.id) || choice.takes(candidate));
-        (victims, end)
+            // It may be gone since.
+            let record = self.core.stores.of(kind).closed_record(*id);
+            let candidate = record.map(|record| self.candidate(kind, &record));
+            victims.extend(candidate.filter(|candidate| besides.contains(id) || choice.takes(candidate)));
+        }
+        victims
     }
 
     fn empty_window(&mut self, kind: ContainerKind, window: Vec<Candidate>) -> Result<Option<Stopped>> {

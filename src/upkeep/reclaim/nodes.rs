@@ -4,13 +4,16 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
+use dedupfs_index::Cell;
 use dedupfs_store::{ContainerId, Fingerprint, LogOp, OperationsLog};
 use dedupfs_sync::clock::Instant;
 
 use super::{Run, Stopped};
 
-/// Nodes found by one scan of their index: bounds memory.
-const NODES_AT_ONCE: usize = 100_000;
+/// Nodes that are found before they are freed: bounds memory. Fewer in tests, whose pools are small.
+const NODES_AT_ONCE: usize = if cfg!(test) { 20 } else { 100_000 };
+/// Unreadable nodes that are met before the run ends.
+const UNREADABLE_MAX: usize = 100_000;
 /// Nodes claimed together: a step. A run can be held or ended between steps. Each step begins and ends with a commit,
 /// so it should not be too short. A node can be of one small file or of 8 MiB of content.
 const NODES_OF_A_STEP: usize = 16_384;
@@ -24,6 +27,22 @@ const NODES_BETWEEN_LOOKS: usize = 64;
 /// Unreadable nodes that are logged one by one; the report has their number.
 const TOLD_MAX: usize = 20;
 
+/// A visit of all nodes without references. The next level is below it: nodes that lose their last reference by it.
+#[derive(Default)]
+struct Level {
+    found: Vec<(ContainerId, Fingerprint)>,
+    has_claimed: bool,
+    stopped: Option<Stopped>,
+    /// Of all levels.
+    unreadable: HashSet<Fingerprint>,
+}
+
+impl Level {
+    fn goes_on(&self) -> bool {
+        self.stopped.is_none() && self.unreadable.len() < UNREADABLE_MAX
+    }
+}
+
 /// The result of a step.
 struct Step {
     /// Nodes dealt with, from the first.
@@ -34,47 +53,90 @@ struct Step {
 
 impl Run<'_> {
     /// Frees nodes level by level, until every node in the index has references (or pins).
+    ///
+    /// Cost of a level: the counts of the index, and its buckets with such nodes.
     pub(super) fn free_nodes(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;
         self.progress.start("freeing recipes", 0);
-        let mut unreadable = HashSet::new();
-        let mut stopped = None;
+        let mut level = Level { has_claimed: true, ..Level::default() };
         // If the disk fails altogether, not every node is tried.
-        while unreadable.len() < NODES_AT_ONCE && stopped.is_none() {
+        while level.goes_on() && level.has_claimed && self.has_dead_nodes() {
+            level.has_claimed = false;
             // A node that is stored again must lie in another container than the freed copy; otherwise the two could
             // not be told apart. So only nodes in closed containers are claimed.
             if !self.report.spared_open {
                 core.stores.recipes.seal_all();
             }
             core.committer.settle()?;
-            let found = self.unreferenced(&mut unreadable)?;
-            let mut has_claimed = false;
-            let (mut rest, mut step_nodes) = (found.as_slice(), NODES_OF_A_STEP);
-            while !rest.is_empty() {
-                stopped = self.pace.between_steps();
-                if stopped.is_some() {
+            for part in core.indexes.nodes.parts() {
+                let mut failure = None;
+                core.indexes.nodes.for_each_unreferenced(part, &mut |fingerprint, cell| {
+                    if failure.is_none() && level.goes_on() {
+                        failure = self.consider(&mut level, fingerprint, cell).err();
+                    }
+                    Ok(())
+                })?;
+                failure.map_or(Ok(()), Err)?;
+                if !level.goes_on() {
                     break;
                 }
-                let step = rest.get(..step_nodes).unwrap_or(rest);
-                let done = self.free_step(step, &mut unreadable)?;
-                has_claimed |= done.has_claimed;
-                rest = rest.get(done.nodes..).unwrap_or_default();
-                // Claims beyond the available time are wasted.
-                step_nodes = (done.nodes * 2).clamp(NODES_OF_A_STEP_MIN, NODES_OF_A_STEP);
             }
-            if !has_claimed {
-                break;
+            if level.goes_on() {
+                self.free_found(&mut level)?;
             }
         }
-        self.report.nodes_unreadable += unreadable.len() as u64;
+        self.report.nodes_unreadable += level.unreadable.len() as u64;
         self.progress.finish();
-        Ok(stopped)
+        Ok(level.stopped)
+    }
+
+    /// Whether the index has nodes without references. Lost ones are not in the garbage map.
+    fn has_dead_nodes(&self) -> bool {
+        let index = &self.core.indexes.nodes;
+        index.occupied_total().dead_cells() > 0 || index.lost() > 0
+    }
+
+    /// Notes a node without references, if it may be claimed. Frees those that were found once there are enough.
+    fn consider(&mut self, level: &mut Level, fingerprint: Fingerprint, cell: Cell) -> Result<()> {
+        let container = cell.location.container();
+        // A bad copy is unreadable: it still counts its children, and nobody can tell which they are.
+        if cell.location.is_quarantined() {
+            level.unreadable.insert(fingerprint);
+            return Ok(());
+        }
+        let is_closed = container == ContainerId::NONE || self.core.stores.recipes.closed_record(container).is_some();
+        if is_closed && !level.unreadable.contains(&fingerprint) && !self.core.dedup.is_pinned(&fingerprint) {
+            level.found.push((container, fingerprint));
+        }
+        if level.found.len() >= NODES_AT_ONCE { self.free_found(level) } else { Ok(()) }
+    }
+
+    /// Frees the nodes that were found, in disk order, so that each region is read once for all its nodes.
+    fn free_found(&mut self, level: &mut Level) -> Result<()> {
+        let mut found = std::mem::take(&mut level.found);
+        found.sort_unstable();
+        // One that changes meanwhile is shown twice.
+        found.dedup();
+        let (mut rest, mut step_nodes) = (found.as_slice(), NODES_OF_A_STEP);
+        while !rest.is_empty() {
+            level.stopped = self.pace.between_steps();
+            if level.stopped.is_some() {
+                break;
+            }
+            let step = rest.get(..step_nodes).unwrap_or(rest);
+            let done = self.free_step(step, &mut level.unreadable)?;
+            level.has_claimed |= done.has_claimed;
+            rest = rest.get(done.nodes..).unwrap_or_default();
+            // Claims beyond the available time are wasted.
+            step_nodes = (done.nodes * 2).clamp(NODES_OF_A_STEP_MIN, NODES_OF_A_STEP);
+        }
+        Ok(())
     }
 
     /// Claims, rechecks and frees as many nodes, from the first, as there is time for.
     fn free_step(
         &mut self,
-        nodes: &[(Fingerprint, ContainerId)],
+        nodes: &[(ContainerId, Fingerprint)],
         unreadable: &mut HashSet<Fingerprint>,
     ) -> Result<Step> {
         let core = self.core;
@@ -86,7 +148,7 @@ impl Run<'_> {
         let mut claimed = Vec::with_capacity(nodes.len());
         let mut done = Step { nodes: nodes.len(), has_claimed: false };
         let begun = Instant::now();
-        for (number, &(fingerprint, container)) in nodes.iter().enumerate() {
+        for (number, &(container, fingerprint)) in nodes.iter().enumerate() {
             if self.is_step_over(number, begun) {
                 done.nodes = number;
                 break;
@@ -198,29 +260,5 @@ impl Run<'_> {
         } else {
             self.core.namespace.set_losses(true)
         }
-    }
-
-    /// Returns nodes without references in disk order, so that each region is read once for all its nodes.
-    fn unreferenced(&self, unreadable: &mut HashSet<Fingerprint>) -> Result<Vec<(Fingerprint, ContainerId)>> {
-        let mut candidates = Vec::new();
-        self.core.indexes.nodes.for_each(&mut |fingerprint, cell| {
-            let container = cell.location.container();
-            // A bad copy is unreadable: it still counts its children, and nobody can tell which they are.
-            if cell.references == 0 && cell.location.is_quarantined() && unreadable.len() < NODES_AT_ONCE {
-                unreadable.insert(fingerprint);
-            }
-            if cell.references == 0
-                && candidates.len() < NODES_AT_ONCE
-                && (container == ContainerId::NONE || self.core.stores.recipes.closed_record(container).is_some())
-                && !cell.location.is_quarantined()
-                && !unreadable.contains(&fingerprint)
-                && !self.core.dedup.is_pinned(&fingerprint)
-            {
-                candidates.push((fingerprint, container));
-            }
-            Ok(())
-        })?;
-        candidates.sort_unstable_by_key(|(fingerprint, container)| (*container, *fingerprint));
-        Ok(candidates)
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use dedupfs_store::{ContainerId, Fingerprint};
 use dedupfs_sync::Mutex;
 
-use super::super::shared::{KnownContainer, Shared};
+use super::super::directory::KnownContainer;
+use super::super::shared::Shared;
 use super::{ContainerStore, Place};
 
 /// Regions that a reader along a container is kept ahead; more are requested when half of them are left.

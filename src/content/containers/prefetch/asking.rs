@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 
-use super::super::shared::{KnownContainer, Shared};
+use super::super::directory::KnownContainer;
+use super::super::shared::Shared;
 use super::{Claim, Claims, ContainerStore, Place, WANTED_BEHIND_TABLE_MAX};
 use crate::workers::Job;
 
