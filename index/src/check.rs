@@ -10,6 +10,7 @@ use crate::cell::{CELL_BYTES, Cell, Entry, cell_fingerprint};
 use crate::index::Index;
 use crate::occupancy::Tally;
 use crate::open::{Patch, SHARDS, shard_of};
+use crate::prefixes::Prefixes;
 use crate::sealed::{OccupancyList, SealedSet, SealedTanker};
 
 impl Index {
@@ -20,13 +21,27 @@ impl Index {
     /// Cost: the cells file of each sealed tanker; a copy of the open cells (48 bytes each) and of the patches in
     /// memory.
     pub fn for_each(&self, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
+        self.for_each_in(Prefixes::ALL, each)
+    }
+
+    /// Calls `each` for every committed cell whose fingerprint lies in a range, as [`for_each`](Self::for_each) does.
+    ///
+    /// Cost: the buckets of the range; a copy of the open cells and of the patches in memory.
+    ///
+    /// # Errors
+    /// A tanker cannot be read; errors of `each`.
+    pub fn for_each_in(&self, prefixes: Prefixes, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
         let (set, patches, entries) = {
             let _applier = self.applier.lock();
             (self.sealed_set(), self.open.collect_patches(), self.open.collect_cells())
         };
+        let mut each = |fingerprint: Fingerprint, cell: Cell| match prefixes.has(&fingerprint) {
+            true => each(fingerprint, cell),
+            false => Ok(()),
+        };
         let patches: HashMap<Fingerprint, Patch> = patches.into_iter().collect();
         for tanker in set.tankers() {
-            tanker.for_each(&mut |_, Entry { fingerprint, cell }| {
+            tanker.for_each_in(prefixes.buckets(tanker.buckets()), &mut |_, Entry { fingerprint, cell }| {
                 let cell = if patches.is_empty() { Some(cell) } else { patched(&patches, &fingerprint, cell) };
                 cell.map_or(Ok(()), |cell| each(fingerprint, cell))
             })?;

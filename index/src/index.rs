@@ -56,6 +56,8 @@ pub(crate) struct Checkpointer {
     /// The version of the open tanker in this file.
     pub(crate) open_version: u64,
     pub(crate) extent: Extent,
+    /// Whether there may be files that neither the last checkpoint nor this one names: then all are looked at.
+    pub(crate) has_leftovers: bool,
 }
 
 /// The state that belongs to the thread that changes committed cells.
@@ -169,6 +171,7 @@ impl Index {
                 open_file: manifest.open,
                 open_version: 0,
                 extent: manifest.extent,
+                has_leftovers: true,
             }),
             applier: Mutex::new(Applier { applied: manifest.position, frozen: manifest.position, open_version: 0 }),
             open_file_bytes: AtomicU64::new(manifest.open.bytes),

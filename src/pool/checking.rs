@@ -31,6 +31,7 @@ impl Pool {
             nodes: core.dedup.nodes(),
             fingerprinter: core.dedup.fingerprinter(),
             workers: &core.files.ingest.workers,
+            memory_bytes: core.memory.total_bytes / 2,
         }
         .run(options, progress)?;
         if let Some(damage) = &*self.index_damage.lock() {

@@ -44,7 +44,7 @@ use crate::occupancy::Tally;
 use crate::open::Patch;
 use crate::open::file::OpenFile;
 use crate::options::{DISSOLVE_DIVISOR, WRITTEN_CELL_BYTES, WRITTEN_FILES_BYTES};
-use crate::sealed::{SealedSet, SealedTanker};
+use crate::sealed::{SealedSet, SealedTanker, TankerNames};
 
 /// The committed state after a row, to be written by a checkpoint. Later changes do not affect it.
 #[derive(Debug)]
@@ -159,6 +159,7 @@ impl Index {
         let mut state = self.checkpointer.lock();
         let before = state.generation;
         let outcome = self.write_locked(&mut state, frozen);
+        state.has_leftovers |= outcome.is_err();
         if matches!(outcome, Err(StoreError::NoSpace { .. })) && state.generation > before {
             // It will be tried again: the leftovers must not take space from that attempt and from commits.
             if let Err(error) = self.remove_attempt(state.generation) {
@@ -187,7 +188,7 @@ impl Index {
             return Ok(());
         }
         state.generation += 1;
-        let old = frozen.set.clone();
+        let (old, old_open) = (frozen.set.clone(), state.open_file);
         self.frozen_bytes.store(frozen.memory_bytes(), Ordering::Relaxed);
         let written = if changed { Some(self.write_files(state, frozen, open_changed)) } else { None };
         self.frozen_bytes.store(0, Ordering::Relaxed);
@@ -220,8 +221,13 @@ impl Index {
         }
         self.position.store(row, Ordering::Release);
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
-        if let Err(error) = self.remove_unnamed(&manifest) {
-            // The checkpoint is complete; the next one tries again.
+        let removed = match state.has_leftovers {
+            true => self.remove_unnamed(&manifest).map(|_| ()),
+            false => self.remove_replaced(&old, old_open, &manifest),
+        };
+        // The checkpoint is complete; the next one tries again.
+        state.has_leftovers = removed.is_err();
+        if let Err(error) = removed {
             tracing::warn!("cannot remove old files of the index in {}: {error}", self.directory);
         }
         Ok(())
@@ -346,16 +352,36 @@ impl Index {
         Ok(())
     }
 
+    /// Removes the files of the last checkpoint that the (durable) manifest does not name. Cost: by what changed.
+    fn remove_replaced(&self, old: &SealedSet, old_open: OpenFile, manifest: &Manifest) -> Result<()> {
+        let new: HashMap<u64, &TankerNames> = manifest.tankers.iter().map(|tanker| (tanker.id, tanker)).collect();
+        let mut replaced = Vec::new();
+        if old_open.generation != manifest.open.generation {
+            replaced.push(open_name(old_open.generation));
+        }
+        for tanker in old.tankers() {
+            let (old, new) = (tanker.names(), new.get(&tanker.id));
+            if new != Some(&&old) {
+                let kept = new.map_or_else(Vec::new, |new| files_of(new).to_vec());
+                replaced.extend(files_of(&old).into_iter().filter(|name| !kept.contains(name)));
+            }
+        }
+        for name in replaced {
+            match self.device.remove(&join(&self.directory, &name)) {
+                // Not every tanker has all files.
+                Ok(()) | Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Removes files that the (durable) manifest does not name.
     pub(crate) fn remove_unnamed(&self, manifest: &Manifest) -> Result<Removed> {
         let mut named = HashSet::new();
         named.insert(open_name(manifest.open.generation));
         for tanker in &manifest.tankers {
-            named.insert(tanker_name(tanker.id, tanker.generation));
-            named.insert(counts_name(tanker.id, tanker.counts_generation));
-            named.insert(occupancy_name(tanker.id, tanker.counts_generation));
-            named.insert(filter_name(tanker.id, tanker.summary.generation));
-            named.insert(containers_name(tanker.id, tanker.summary.generation));
+            named.extend(files_of(tanker));
         }
         let mut removed = Removed::default();
         for entry in self.device.list(&self.directory)? {
@@ -371,6 +397,17 @@ impl Index {
         }
         Ok(removed)
     }
+}
+
+/// Names of the files of a tanker.
+fn files_of(tanker: &TankerNames) -> [String; 5] {
+    [
+        tanker_name(tanker.id, tanker.generation),
+        counts_name(tanker.id, tanker.counts_generation),
+        occupancy_name(tanker.id, tanker.counts_generation),
+        filter_name(tanker.id, tanker.summary.generation),
+        containers_name(tanker.id, tanker.summary.generation),
+    ]
 }
 
 /// Cuts `entries` down to the `count` that arrived first, in order of arrival, and returns the rest. Container ids

@@ -235,7 +235,7 @@ impl Index {
             if !go_on() {
                 return Ok(false);
             }
-            let _no_checkpoint = self.checkpointer.lock();
+            let mut checkpointer = self.checkpointer.lock();
             let set = self.sealed_set();
             let Some(tanker) = set.tankers().iter().find(|tanker| self.occupancy.lacks(tanker.id)) else {
                 return Ok(true);
@@ -246,6 +246,7 @@ impl Index {
             if lists == NewLists::Written
                 && let Err(error) = tanker.replace_occupancy(self.writer(), &list)
             {
+                checkpointer.has_leftovers = true;
                 tracing::warn!("cannot write the occupancy list of tanker {}: {error}", tanker.id);
             }
         }

@@ -31,4 +31,4 @@ pub(crate) use occupancy::OccupancyList;
 pub(crate) use pages::{PagedFile, PagedFileKind};
 pub(crate) use set::{Found, SealedSet};
 pub(crate) use summary::{SummaryNames, refresh_filter};
-pub(crate) use tanker::{SealedTanker, TankerNames, Writer};
+pub(crate) use tanker::{SealedTanker, TankerNames, Writer, bucket_of_prefix};

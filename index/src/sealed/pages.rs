@@ -9,6 +9,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
@@ -255,16 +256,21 @@ impl PagedFile {
 
     /// Reads all pages in order, verified, in large pieces and past the cache.
     pub(crate) fn read_through(&self, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
+        self.read_pages(0..self.pages(), each)
+    }
+
+    /// Reads pages as [`read_through`](Self::read_through) does.
+    pub(crate) fn read_pages(&self, pages: Range<u32>, each: &mut dyn FnMut(u32, &[u8]) -> Result<()>) -> Result<()> {
         let cell_bytes = self.kind.cell_bytes as usize;
         let mut buffer = Vec::new();
-        let mut page = 0;
-        while page < self.pages() {
+        let mut page = pages.start;
+        let end = pages.end.min(self.pages());
+        while page < end {
             // A run of pages of at most SEQUENTIAL_BYTES, but at least one page.
             let (first, run_start) = (page, self.page_range(page).0);
             let mut run_end = self.page_range(page).1;
             page += 1;
-            while page < self.pages() && (self.page_range(page).1 - run_start) as usize * cell_bytes <= SEQUENTIAL_BYTES
-            {
+            while page < end && (self.page_range(page).1 - run_start) as usize * cell_bytes <= SEQUENTIAL_BYTES {
                 run_end = self.page_range(page).1;
                 page += 1;
             }

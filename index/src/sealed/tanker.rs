@@ -7,6 +7,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -73,7 +74,11 @@ pub(crate) struct SealedTanker {
 
 /// The bucket of a fingerprint among `buckets` (a power of two).
 pub(crate) fn bucket_of(fingerprint: &Fingerprint, buckets: u32) -> u32 {
-    ((u128::from(fingerprint.prefix()) * u128::from(buckets)) >> u64::BITS) as u32
+    bucket_of_prefix(fingerprint.prefix(), buckets)
+}
+
+pub(crate) fn bucket_of_prefix(prefix: u64, buckets: u32) -> u32 {
+    ((u128::from(prefix) * u128::from(buckets)) >> u64::BITS) as u32
 }
 
 /// Position of a fingerprint in a bucket's bytes.
@@ -361,15 +366,25 @@ impl SealedTanker {
     /// Visits all cells in order of fingerprint with their positions, read and verified past the cache. The order is
     /// checked.
     pub(crate) fn for_each(&self, each: &mut dyn FnMut(u32, Entry) -> Result<()>) -> Result<()> {
+        self.for_each_in(0..self.buckets(), each)
+    }
+
+    /// Visits the cells of some buckets as [`for_each`](Self::for_each) does.
+    pub(crate) fn for_each_in(
+        &self,
+        buckets: Range<u32>,
+        each: &mut dyn FnMut(u32, Entry) -> Result<()>,
+    ) -> Result<()> {
         // 4 bytes a cell. Reading two files in step would need two buffers and more code.
-        let mut counts = Vec::with_capacity(self.counts.cells() as usize * COUNT_BYTES);
-        self.counts.read_through(&mut |_, page| {
+        let first = self.cells.page_range(buckets.start).0;
+        let cells = self.cells.page_range(buckets.end).0.max(first) - first;
+        let (mut counts, mut at) = (Vec::with_capacity(cells as usize * COUNT_BYTES), 0);
+        self.counts.read_pages(buckets.clone(), &mut |_, page| {
             counts.extend_from_slice(page);
             Ok(())
         })?;
-        let mut index = 0_u32;
         let mut previous = None;
-        self.cells.read_through(&mut |bucket, page| {
+        self.cells.read_pages(buckets, &mut |bucket, page| {
             for cell in page.as_chunks::<CELL_BYTES>().0 {
                 let fingerprint = Fingerprint(*cell_fingerprint(cell));
                 if previous >= Some(fingerprint) || bucket_of(&fingerprint, self.buckets()) != bucket {
@@ -377,9 +392,9 @@ impl SealedTanker {
                     return Err(StoreError::corrupt(what, "sorted fingerprints of its range", fingerprint));
                 }
                 previous = Some(fingerprint);
-                let references = count_at(&counts, index as usize).unwrap_or(0);
-                each(index, Entry { fingerprint, cell: Cell { location: cell_location(cell), references } })?;
-                index += 1;
+                let references = count_at(&counts, at as usize).unwrap_or(0);
+                each(first + at, Entry { fingerprint, cell: Cell { location: cell_location(cell), references } })?;
+                at += 1;
             }
             Ok(())
         })

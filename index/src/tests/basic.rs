@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::{ContainerId, Fingerprint, StoreError};
 
@@ -477,4 +478,41 @@ fn answers_are_kept_while_tankers_are_sealed_and_not_when_one_changes() {
     assert_eq!(answers[2], Kept { location: Some(location(7)), is_lasting: false });
     apply(3, &[remove(3, 1)]);
     assert_eq!(index.located_since(&asked, epoch).unwrap(), None);
+}
+
+/// Each checkpoint listed the directory, five files for each tanker of the pool.
+#[test]
+fn regression_checkpoints_look_only_at_files_that_they_replace() {
+    let (disk, _) = empty(TINY);
+    let device = Arc::new(FaultyDevice::over_memory(&disk));
+    let index = Index::open(&(device.clone() as Arc<dyn Device>), DIRECTORY, &POOL, TINY).unwrap();
+    let names = || {
+        let mut names: Vec<_> = disk.list(DIRECTORY).unwrap().into_iter().map(|entry| entry.name).collect();
+        names.sort();
+        names
+    };
+    let step = |row: u64| {
+        let first = row * 50;
+        let changes: Vec<_> = (first..first + 50).map(|number| insert(number, row)).collect();
+        let counts = (0..first).step_by(40).map(|number| count(number, 1));
+        index.apply(row, &changes.into_iter().chain(counts).collect::<Vec<_>>()).unwrap();
+        index.checkpoint(row).unwrap();
+    };
+    step(1);
+    let lists = device.operations_of(&[Operation::List]);
+    (2..12).for_each(step);
+    assert_eq!(device.operations_of(&[Operation::List]), lists);
+    // Nothing else is left.
+    let before = names();
+    assert_eq!(index.remove_leftovers().unwrap().files, 0);
+    assert_eq!(names(), before);
+    // Behind a failure all files are looked at.
+    device.add(FaultPlan::new(Fault::Io, 3).on(&[Operation::Write]));
+    let changes: Vec<_> = (5000..5100).map(|number| insert(number, 99)).collect();
+    index.apply(12, &changes).unwrap();
+    assert!(index.checkpoint(12).is_err());
+    step(13);
+    assert!(device.operations_of(&[Operation::List]) > lists);
+    assert_eq!(index.remove_leftovers().unwrap().files, 0);
+    contents(&index);
 }

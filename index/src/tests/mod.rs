@@ -19,7 +19,7 @@ use std::sync::Arc;
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::{ContainerId, Fingerprint, PoolId};
 
-use crate::{Cell, Change, Index, IndexOptions, Kept, Location, NewLists, Occupied, Since};
+use crate::{Cell, Change, Index, IndexOptions, Kept, Location, NewLists, Occupied, Prefixes, Since};
 
 pub(crate) const DIRECTORY: &str = "index/chunks";
 pub(crate) const POOL: PoolId = PoolId([7; 16]);
@@ -123,16 +123,8 @@ pub(crate) fn check_occupied(index: &Index, expected: &BTreeMap<ContainerId, Occ
     }
 }
 
-/// All committed cells. Also checks that the garbage map, if complete, agrees.
-pub(crate) fn contents(index: &Index) -> BTreeMap<Fingerprint, Cell> {
-    let mut cells = BTreeMap::new();
-    index
-        .for_each(&mut |fingerprint, cell| {
-            assert!(cells.insert(fingerprint, cell).is_none(), "{fingerprint} twice");
-            Ok(())
-        })
-        .unwrap();
-    assert_eq!(cells.len() as u64, index.len());
+/// Checks that a visit of all parts shows the cells without references. No checkpoint may run.
+pub(crate) fn check_unreferenced(index: &Index, cells: &BTreeMap<Fingerprint, Cell>) {
     let mut unreferenced = BTreeMap::new();
     for part in index.parts() {
         index
@@ -143,6 +135,18 @@ pub(crate) fn contents(index: &Index) -> BTreeMap<Fingerprint, Cell> {
             .unwrap();
     }
     assert!(cells.iter().filter(|(_, cell)| cell.references == 0).eq(&unreferenced));
+}
+
+/// All committed cells. Also checks that the garbage map, if complete, agrees.
+pub(crate) fn contents(index: &Index) -> BTreeMap<Fingerprint, Cell> {
+    let mut cells = BTreeMap::new();
+    index
+        .for_each(&mut |fingerprint, cell| {
+            assert!(cells.insert(fingerprint, cell).is_none(), "{fingerprint} twice");
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(cells.len() as u64, index.len());
     if index.stats().tankers_without_occupancy == 0 {
         check_occupied(index, &placed(cells.values()));
     }

@@ -163,6 +163,7 @@ fn compare(index: &Index, model: &Model) {
         assert_eq!(index.committed(fingerprint).unwrap(), model.committed.get(fingerprint).copied());
     }
     assert_eq!(index.len(), model.committed.len() as u64);
+    check_unreferenced(index, &model.committed);
     if index.stats().tankers_without_occupancy == 0 {
         check_occupied(index, &placed(model.committed.values()));
     }
@@ -257,6 +258,15 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
         kept.push(index.locate_to_keep(&fingerprints).unwrap());
     }
     assert_eq!(contents(&index), model.committed);
+    let mut in_ranges = BTreeMap::new();
+    for range in Prefixes::split(3) {
+        let mut each = |fingerprint, cell| {
+            assert!(range.has(&fingerprint) && in_ranges.insert(fingerprint, cell).is_none());
+            Ok(())
+        };
+        index.for_each_in(range, &mut each).unwrap();
+    }
+    assert_eq!(in_ranges, model.committed);
     complete(&index).unwrap();
     compare(&index, &model);
     assert_eq!(index.stats().tankers_without_occupancy, 0);

@@ -1,35 +1,47 @@
 //! Counts recomputed by marking: from the inodes' roots and the nodes' children.
-
-use std::collections::HashMap;
+//!
+//! The cells of both indexes take more memory than there is, so they are marked by ranges of fingerprints: one range in memory at a time. All
+//! roots and nodes are read again for each range.
 
 use dedupfs_base::Result;
 use dedupfs_content::AnyView;
-use dedupfs_index::Index;
+use dedupfs_index::Prefixes;
 use dedupfs_store::recipe::Reference;
-use dedupfs_store::{ContainerKind, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
+use super::marked::{MARK_BYTES, Marked};
 use super::{CheckReport, Checker};
 use crate::progress::Progress;
 use crate::upkeep::affected::Lost;
 
-/// The reference counts of chunks and nodes.
-#[derive(Default)]
-pub(super) struct Marks {
-    pub chunks: HashMap<Fingerprint, u32>,
-    /// Recipe nodes.
-    pub nodes: HashMap<Fingerprint, u32>,
+/// Nodes that are read together, in the order of their containers: 40 bytes for each.
+const NODES_AT_ONCE: usize = if cfg!(test) { 50 } else { 1 << 18 };
+/// Cells of a range at least, so that a pool is not read for a few.
+const CELLS_MIN: u64 = 500_000;
+
+/// Both indexes, as far as their fingerprints lie in a range.
+struct Marks {
+    chunks: Marked,
+    nodes: Marked,
 }
 
 impl Marks {
     /// Marks a chunk or node that a root or a node names.
-    pub(super) fn mark(&mut self, reference: &Reference) {
-        let marks = match reference.kind() {
+    fn mark(&mut self, reference: &Reference) {
+        let marked = match reference.kind() {
             ContainerKind::Data => &mut self.chunks,
             ContainerKind::Recipe => &mut self.nodes,
         };
-        let count = marks.entry(reference.fingerprint()).or_insert(0);
-        *count = count.saturating_add(1);
+        marked.mark(reference.fingerprint());
     }
+}
+
+/// What all passes over the nodes find alike.
+#[derive(Default)]
+struct Nodes {
+    tree_nodes: u64,
+    /// Some nodes count children that nobody knows.
+    is_surplus_known: bool,
 }
 
 impl Checker<'_> {
@@ -39,65 +51,113 @@ impl Checker<'_> {
         lost: &mut Lost,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let mut marks = Marks::default();
-        self.namespace.for_each_inode(&mut |inode| {
-            report.inodes += 1;
-            inode.root.reference().iter().for_each(|reference| marks.mark(reference));
-            Ok(())
-        })?;
-        // Every node of the index counts its children, even one without references.
-        let mut cells = Vec::new();
-        let mut is_surplus_known = false;
+        let cells = self.indexes.chunks.len() + self.indexes.nodes.len();
+        // Few in tests, so that small pools have several ranges.
+        let at_once = if cfg!(test) { 200 } else { (self.memory_bytes / MARK_BYTES).max(CELLS_MIN) };
+        let ranges = cells.div_ceil(at_once).max(1);
+        let ranges = u32::try_from(ranges).unwrap_or(u32::MAX);
+        let (mut found, mut surplus) = (Nodes::default(), [("recipe node", 0), ("chunk", 0)]);
+        progress.start(
+            if ranges > 1 {
+                "counting references, in several passes for lack of memory"
+            } else {
+                "counting references"
+            },
+            self.indexes.nodes.len().saturating_mul(ranges.into()),
+        );
+        for (number, range) in Prefixes::split(ranges).enumerate() {
+            let mut marks = Marks {
+                chunks: Marked::load(&self.indexes.chunks, range, ranges)?,
+                nodes: Marked::load(&self.indexes.nodes, range, ranges)?,
+            };
+            self.namespace.for_each_inode(&mut |inode| {
+                report.inodes += u64::from(number == 0);
+                inode.root.reference().iter().for_each(|reference| marks.mark(reference));
+                Ok(())
+            })?;
+            // What is wrong with nodes themselves is told once.
+            let told = if number == 0 { Some((&mut *report, &mut *lost, &mut found)) } else { None };
+            self.mark_children(&mut marks, told, progress)?;
+            for ((what, surplus), marks) in surplus.iter_mut().zip([&marks.nodes, &marks.chunks]) {
+                *surplus += compare(what, marks, found.is_surplus_known, report);
+            }
+        }
+        progress.finish();
+        for (what, surplus) in surplus.into_iter().filter(|(_, surplus)| *surplus > 0) {
+            report.note(format!("{surplus} {what} counts include those of recipe nodes that cannot be read"));
+        }
+        if found.tree_nodes > 0 && !self.namespace.has_versions() {
+            report.add(format!(
+                "{} tree nodes lie in a pool that does not say that it has versions, and an older release would free what they \
+                 name: mount it with this release, and run `dedupfs series set` on a directory",
+                found.tree_nodes
+            ));
+        }
+        Ok(())
+    }
+
+    /// Marks what the nodes of the index name. Every one counts its children, even one without references.
+    fn mark_children(
+        &self,
+        marks: &mut Marks,
+        mut told: Option<(&mut CheckReport, &mut Lost, &mut Nodes)>,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let mut waiting = Vec::new();
         self.indexes.nodes.for_each(&mut |fingerprint, cell| {
-            // A damaged copy still counts its children, but they are unknown.
-            is_surplus_known |= cell.location.is_quarantined();
+            if let Some((_, _, found)) = &mut told {
+                // A damaged copy still counts its children, but they are unknown.
+                found.is_surplus_known |= cell.location.is_quarantined();
+            }
             // A lost node without a damaged copy counts nothing; the comparison reports it.
             if !cell.location.is_lost() {
-                cells.push((fingerprint, cell.location.container()));
+                waiting.push((cell.location.container(), fingerprint));
+            }
+            if waiting.len() >= NODES_AT_ONCE {
+                self.read_nodes(&mut waiting, marks, &mut told, progress);
             }
             Ok(())
         })?;
-        progress.start("counting references", cells.len() as u64);
-        let mut tree_nodes = 0_u64;
-        for (fingerprint, container) in cells {
-            report.nodes += 1;
+        self.read_nodes(&mut waiting, marks, &mut told, progress);
+        Ok(())
+    }
+
+    /// Marks what these nodes name, and forgets them.
+    fn read_nodes(
+        &self,
+        waiting: &mut Vec<(ContainerId, Fingerprint)>,
+        marks: &mut Marks,
+        told: &mut Option<(&mut CheckReport, &mut Lost, &mut Nodes)>,
+        progress: &dyn Progress,
+    ) {
+        waiting.sort_unstable();
+        for (container, fingerprint) in waiting.drain(..) {
             progress.advance(1);
             let view = self.nodes.node_of(&fingerprint, container);
-            tree_nodes += u64::from(matches!(view, Ok(AnyView::Tree(_))));
+            if let Ok(view) = &view {
+                view.references().iter().for_each(|reference| marks.mark(reference));
+            }
+            let Some((report, lost, found)) = told else { continue };
+            report.nodes += 1;
             match view {
-                Ok(view) => view.references().iter().for_each(|reference| marks.mark(reference)),
+                Ok(view) => found.tree_nodes += u64::from(matches!(view, AnyView::Tree(_))),
                 Err(error) => {
-                    is_surplus_known = true;
+                    found.is_surplus_known = true;
                     report.bad_copies += 1;
                     lost.nodes.insert(fingerprint);
                     report.add(format!("recipe node {fingerprint} in container {container}: {error}"));
                 }
             }
         }
-        progress.finish();
-        if tree_nodes > 0 && !self.namespace.has_versions() {
-            report.add(format!(
-                "{tree_nodes} tree nodes lie in a pool that does not say that it has versions, and an older release would free what they \
-                 name: mount it with this release, and run `dedupfs series set` on a directory"
-            ));
-        }
-        compare("recipe node", &self.indexes.nodes, marks.nodes, is_surplus_known, report)?;
-        compare("chunk", &self.indexes.chunks, marks.chunks, is_surplus_known, report)
     }
 }
 
 /// Compares the counts of an index with the marks. With `is_surplus_known` some unreadable nodes still count their
-/// children, so counts above the marks are no error.
-fn compare(
-    what: &str,
-    index: &Index,
-    mut marks: HashMap<Fingerprint, u32>,
-    is_surplus_known: bool,
-    report: &mut CheckReport,
-) -> Result<()> {
+/// children, so counts above the marks are no error: their number is returned.
+fn compare(what: &str, marks: &Marked, is_surplus_known: bool, report: &mut CheckReport) -> u64 {
     let mut surplus = 0_u64;
-    index.for_each(&mut |fingerprint, cell| {
-        let marked = marks.remove(&fingerprint).unwrap_or(0);
+    for cell in marks.cells() {
+        let (fingerprint, marked) = (cell.fingerprint, cell.marks);
         if cell.references > marked && is_surplus_known {
             surplus += 1;
         } else if cell.references != marked {
@@ -106,21 +166,17 @@ fn compare(
                 format!("{what} {fingerprint}: the index counts {}, marking finds {marked}", cell.references)
             });
         }
-        if cell.location.is_lost() && marked > 0 {
+        if cell.is_lost && marked > 0 {
             report.add_to(&format!("{what}s that are lost and needed: backing the same data up again heals them"), || {
                 format!("{what} {fingerprint} is lost and {marked} times needed: backing the same data up again heals it")
             });
         }
-        Ok(())
-    })?;
-    if surplus > 0 {
-        report.note(format!("{surplus} {what} counts include those of recipe nodes that cannot be read"));
     }
-    report.needs_rebuild |= !marks.is_empty();
-    for (fingerprint, marked) in marks {
+    report.needs_rebuild |= !marks.unknown().is_empty();
+    for (fingerprint, marked) in marks.unknown() {
         report.add_to(&format!("{what}s that are referred to, but the index does not have them"), || {
             format!("{what} {fingerprint} is referred to {marked} times, but the index does not have it")
         });
     }
-    Ok(())
+    surplus
 }

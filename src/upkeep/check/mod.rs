@@ -6,8 +6,9 @@
 //! - the export on the data root against the namespace (by [`crate::pool::Pool::check`]; see [`crate::durability::export`]);
 //! - with `read_data`: every region is read, and every chunk is hashed and compared with its fingerprint.
 //!
-//! A check changes nothing. Memory: 40 bytes for each distinct chunk and node with references.
+//! A check changes nothing. Memory: what it may take, for the cells of both indexes by ranges of fingerprints.
 
+mod marked;
 mod marks;
 mod places;
 #[cfg(feature = "fuzzing")]
@@ -156,6 +157,8 @@ pub(crate) struct Checker<'a> {
     pub fingerprinter: &'a Fingerprinter,
     /// Threads that hash the content.
     pub workers: &'a Arc<WorkerPool>,
+    /// Memory for cells and their marks.
+    pub memory_bytes: u64,
 }
 
 impl Checker<'_> {
