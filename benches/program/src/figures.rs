@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::command::{Run, shown, wait};
 use crate::{Outcome, say};
 
 /// Everything that was measured.
@@ -81,6 +83,24 @@ pub fn peak_while<T>(sample: &(dyn Fn() -> f64 + Sync), work: impl FnOnce() -> T
     })
 }
 
+/// Runs a command, and returns its seconds and the most bytes of memory that it or a child of it had.
+pub fn timed_with_peak(command: &mut Command) -> Outcome<(f64, f64)> {
+    let started = Instant::now();
+    let child = command.start()?;
+    let pid = child.id();
+    let sample = || {
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([pid]);
+        pids.filter_map(|pid| memory_bytes(pid, "VmHWM")).fold(0.0, f64::max)
+    };
+    // The sampler ends somewhat later than the command.
+    let (seconds, peak) = peak_while(&sample, || {
+        wait(child, &shown(command))?;
+        Ok(started.elapsed().as_secs_f64())
+    });
+    Ok((seconds?, peak))
+}
+
 /// Returns the middle one of some values, or the mean of the two middle ones; nothing of none.
 pub fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
@@ -108,9 +128,24 @@ pub fn memory_bytes(pid: u32, field: &str) -> Option<f64> {
     Some(line.split_whitespace().next()?.parse::<f64>().ok()? * 1024.0)
 }
 
+/// Returns the bytes that a process has read until now, those of the kernel's caches too. Nothing if it has ended.
+pub fn read_bytes(pid: u32) -> Option<f64> {
+    let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    io.lines().find_map(|line| line.strip_prefix("rchar:"))?.trim().parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processes_have_memory_and_read() {
+        let own = std::process::id();
+        let before = read_bytes(own);
+        assert!(before.is_some() && read_bytes(own) > before);
+        assert!(["VmRSS", "VmHWM"].into_iter().all(|field| memory_bytes(own, field) > Some(0.0)));
+        assert!(timed_with_peak(&mut crate::command!("sleep", "0.2")).is_ok_and(|(seconds, _)| seconds >= 0.2));
+    }
 
     #[test]
     fn medians_are_of_all_values_of_one_name_and_target() {

@@ -19,6 +19,7 @@ mod check;
 mod cleanup;
 mod command;
 mod data;
+mod depth;
 mod figures;
 mod files;
 mod images;
@@ -116,6 +117,7 @@ enum Command {
     Series(series::Series),
     Scale(scale::Scale),
     Million(million::Million),
+    Depth(depth::Depth),
     Reclaim(reclaim::Reclaim),
     Requests(requests::Requests),
     #[command(alias = "sync-latency")]
@@ -149,6 +151,7 @@ fn main() -> ExitCode {
             Command::Series(args) => series::run(&args),
             Command::Scale(args) => scale::run(&args),
             Command::Million(args) => million::run(&args),
+            Command::Depth(args) => depth::run(&args),
             Command::Reclaim(args) => reclaim::run(&args),
             Command::Requests(args) => requests::run(&args),
             Command::SyncLatency(args) => sync_latency::run(&args),

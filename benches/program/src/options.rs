@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use dedupfs_tools::parse_size;
 
-use crate::machine;
+use crate::{Outcome, machine, usage};
 
 /// Options for another program, given as one argument.
 #[derive(Clone, Debug, Default)]
@@ -68,9 +68,30 @@ pub fn count(text: &str) -> Result<u64, String> {
     number.ok_or_else(|| "it must be a number from 1 up".to_owned())
 }
 
+/// Returns the numbers of a list.
+pub fn list(text: &str, parse: fn(&str) -> Result<u64, String>) -> Outcome<Vec<u64>> {
+    text.split_whitespace().map(|word| parse(word).or_else(|error| usage(format!("{word}: {error}")))).collect()
+}
+
+/// Returns the sizes of a list, one at least, each larger than the one before it.
+pub fn ascending(text: &str) -> Outcome<Vec<u64>> {
+    let sizes = list(text, size_1m)?;
+    if !sizes.is_empty() && sizes.is_sorted_by(|one, next| one < next) {
+        Ok(sizes)
+    } else {
+        usage("--sizes must be sizes that ascend")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_of_a_pool_ascend() {
+        assert_eq!(ascending("1M 2M  1G").ok(), Some(vec![1 << 20, 2 << 20, 1 << 30]));
+        assert!(["", "2M 1M", "1M 1M", "1K", "1M,2M"].into_iter().all(|text| ascending(text).is_err()));
+    }
 
     #[test]
     fn sizes_have_units_of_1024_and_counts_begin_with_1() {

@@ -154,6 +154,11 @@ impl Pool {
         self.daemon.and_then(|pid| figures::memory_bytes(pid, field)).unwrap_or(0.0)
     }
 
+    /// Returns the bytes that the daemon has read; see [`figures::read_bytes`].
+    pub fn read_bytes(&self) -> Option<f64> {
+        self.daemon.and_then(figures::read_bytes)
+    }
+
     /// Reads the statistics.
     pub fn stats(&self) -> Outcome<Stats> {
         let target = if self.daemon.is_some() { &self.mnt } else { &self.path };

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::command::{Run, shown, wait};
-use crate::figures::{Figures, memory_bytes, peak_while};
+use crate::command::Run;
+use crate::figures::{Figures, memory_bytes, timed_with_peak};
 use crate::options::{Caches, PoolOptions, count, size_1m};
 use crate::pool::{self, Bench};
 use crate::rivals_tools::{self as tools, KNOWN, Tool};
@@ -209,7 +209,7 @@ impl Comparison<'_> {
                     "pipe-out" => drop(command.writes(&tool.ram.join("out/pipe"))?),
                     _ => {}
                 }
-                if daemon.is_some() { command.run()? } else { peak = with_peak(&mut command)?.max(peak) }
+                if daemon.is_some() { command.run()? } else { peak = timed_with_peak(&mut command)?.1.max(peak) }
             }
             Ok(())
         })?;
@@ -257,17 +257,4 @@ impl Comparison<'_> {
         row("memory, MiB", "memory", 1_048_576.0, 0, true);
         Ok(())
     }
-}
-
-/// Runs a command, and returns the most bytes of memory that it or a child of it had.
-fn with_peak(command: &mut Command) -> Outcome<f64> {
-    let child = command.start()?;
-    let pid = child.id();
-    let sample = || {
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        let pids = children.split_whitespace().filter_map(|pid| pid.parse().ok()).chain([pid]);
-        pids.filter_map(|pid| memory_bytes(pid, "VmHWM")).fold(0.0, f64::max)
-    };
-    let (ended, peak) = peak_while(&sample, || wait(child, &shown(command)));
-    ended.map(|()| peak)
 }

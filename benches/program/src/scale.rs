@@ -5,10 +5,10 @@ use std::path::Path;
 use crate::command::Run;
 use crate::data::random_file;
 use crate::figures::{Figures, timed};
-use crate::options::{Caches, PoolOptions, count, size_1m};
+use crate::options::{Caches, PoolOptions, ascending, count, list, size_1m};
 use crate::pool::Bench;
 use crate::table::{cell, human};
-use crate::{Outcome, command, fail, files, machine, print_row, say, table, usage};
+use crate::{Outcome, command, fail, files, machine, print_row, say, table};
 
 /// Measures how the size of a pool and the number of writers change rates.
 ///
@@ -34,11 +34,6 @@ pub struct Scale {
     caches: Caches,
 }
 
-/// Returns the numbers of a list.
-fn list(text: &str, parse: fn(&str) -> Result<u64, String>) -> Outcome<Vec<u64>> {
-    text.split_whitespace().map(|word| parse(word).or_else(|error| usage(format!("{word}: {error}")))).collect()
-}
-
 fn write_file(from: &Path, to: &Path) -> Outcome {
     command!("cp", from, to).run()?;
     command!("sync", to).run()
@@ -46,10 +41,8 @@ fn write_file(from: &Path, to: &Path) -> Outcome {
 
 /// Runs the command.
 pub fn run(args: &Scale) -> Outcome {
-    let (sizes, writers) = (list(&args.sizes, size_1m)?, list(&args.writers, count)?);
-    let Some(largest) = sizes.last().filter(|_| sizes.is_sorted_by(|one, next| one < next)) else {
-        return usage("--sizes must be sizes that ascend");
-    };
+    let (sizes, writers) = (ascending(&args.sizes)?, list(&args.writers, count)?);
+    let largest = sizes.last().copied().unwrap_or_default();
     let probes = (sizes.len() + writers.len() + 2) as u64 * args.runs;
     let (memory, disk) = (3 * args.probe + (1 << 30), largest + probes * args.probe + (1 << 30));
     let commands = ["cp", "cmp", "sync"];
