@@ -235,7 +235,7 @@ fn plan(index: &Index, policy: &Policy, emptiest_first: bool) -> (Vec<ContainerI
     let mut classes = Classes::default();
     index.for_each_occupied(&mut |container, occupied| classes.add(&candidate(container, &occupied)));
     let mut choice = classes.choose(&policy.options);
-    // The engine holds fewer, and goes through the map again for each window of them.
+    // The engine holds a window of them at a time.
     let mut victims = Vec::new();
     index.for_each_occupied(&mut |container, occupied| {
         let candidate = candidate(container, &occupied);

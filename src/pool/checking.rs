@@ -32,6 +32,7 @@ impl Pool {
             fingerprinter: core.dedup.fingerprinter(),
             workers: &core.files.ingest.workers,
             memory_bytes: core.memory.total_bytes / 2,
+            is_ended: &|| core.gate.is_closing() || progress.is_cancelled(),
         }
         .run(options, progress)?;
         if let Some(damage) = &*self.index_damage.lock() {

@@ -298,7 +298,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
 /// Returns what an index has in containers, without what is lost. A pool of an older version is read once for it.
 fn occupied(core: &Core, index: &Index) -> Result<Occupied> {
     let lists = if core.is_read_only() { NewLists::InMemory } else { NewLists::Written };
-    index.complete_occupancy(lists, &mut || true)?;
+    index.complete_occupancy(lists, &mut || !core.gate.is_closing())?;
     Ok(index.occupied_total())
 }
 

@@ -10,7 +10,8 @@
 //!      their order of arrival, so that one backup's cells lie together (MAD2 section III.A);
 //!    - write the remaining open cells, sync the directory, and replace the manifest: the atomic switch.
 //! 3. *Publish* in memory (see `publish`): changes since the freeze stay, as cells or as patches.
-//! 4. Remove the files that the manifest does not name.
+//! 4. Remove the files that were replaced. The first checkpoint behind opening, and one behind a failure, removes all that the manifest does
+//!    not name.
 //!
 //! A new tanker's filter is merged into the array as soon as it is written, into a column that no set names yet. The
 //! filter of a tanker that lost cells is replaced after the switch, because the old set needs it until then. Nothing

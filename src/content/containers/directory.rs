@@ -136,4 +136,12 @@ impl Directory {
         record.damaged = true;
         true
     }
+
+    #[cfg(test)]
+    pub(super) fn self_check(&self) {
+        let mut sums = ContainerSums::default();
+        self.closed().for_each(|record| sums.add(record));
+        assert_eq!(self.sums, sums);
+        assert!(self.closed().all(|record| !self.is_open(record.id)));
+    }
 }

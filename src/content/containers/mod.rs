@@ -12,6 +12,8 @@
 //! 5. [`forget`](ContainerStore::forget) and [`free`](ContainerStore::free) end a container; the slot is free after the namespace has
 //!    durably forgotten it.
 //!
+//! [`directory`] has the records of all containers.
+//!
 //! Recovery: the namespace's records say how far each container is valid. Unsealed containers are never appended to
 //! again. Slots without a record are free.
 //!
@@ -498,6 +500,7 @@ impl ContainerStore {
     #[cfg(test)]
     pub(crate) fn self_check(&self) {
         self.shared.open_containers().iter().for_each(|container| container.self_check());
+        self.shared.directory.read().self_check();
     }
 }
 

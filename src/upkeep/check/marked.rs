@@ -23,6 +23,8 @@ pub(super) struct MarkedCell {
     pub(super) is_lost: bool,
 }
 
+const _: () = assert!(size_of::<MarkedCell>() as u64 + 2 <= MARK_BYTES);
+
 /// Cells in order of their fingerprints.
 pub(super) struct Marked {
     range: Prefixes,
@@ -79,5 +81,54 @@ impl Marked {
     /// Fingerprints that are marked and have no cell; of very many, some.
     pub(super) fn unknown(&self) -> &BTreeMap<Fingerprint, u32> {
         &self.unknown
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::sync::Arc;
+
+    use dedupfs_index::{Change, IndexOptions, Location};
+    use dedupfs_store::device::{Device, MemoryDevice};
+    use dedupfs_store::{ContainerId, PoolId};
+
+    use super::*;
+
+    fn fingerprint(number: u32) -> Fingerprint {
+        Fingerprint(*blake3::hash(&number.to_le_bytes()).as_bytes())
+    }
+
+    #[test]
+    fn ranges_together_find_what_one_finds() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+        let (pool, options) = (PoolId([1; 16]), IndexOptions { cells_per_tanker: 256, ..IndexOptions::default() });
+        Index::create(&device, "index", &pool, options).unwrap();
+        let index = Index::open(&device, "index", &pool, options).unwrap();
+        let location = Location::new(ContainerId(1), 100);
+        let insert = |number| Change::Insert { fingerprint: fingerprint(number), location };
+        let lost = (0..1000)
+            .step_by(50)
+            .map(|number| Change::Lose { fingerprint: fingerprint(number), container: ContainerId(1) });
+        let count = |number| Change::Count { fingerprint: fingerprint(number), delta: i64::from(number % 3) };
+        index.apply(1, &(0..1000).map(insert).chain((0..1000).map(count)).chain(lost).collect::<Vec<_>>()).unwrap();
+        index.checkpoint(1).unwrap();
+        // Each number is marked as often as it is counted, but for 7, and some that no cell has.
+        let marks: Vec<u32> = (0..1010).flat_map(|number| vec![number; (number % 3) as usize]).chain([7]).collect();
+        for ranges in [1, 2, 3, 50] {
+            let (mut cells, mut wrong, mut unknown, mut lost) = (0, Vec::new(), BTreeMap::new(), 0);
+            for range in Prefixes::split(ranges) {
+                let mut marked = Marked::load(&index, range, ranges).unwrap();
+                marks.iter().for_each(|number| marked.mark(fingerprint(*number)));
+                cells += marked.cells().len();
+                lost += marked.cells().iter().filter(|cell| cell.is_lost).count();
+                let differ = marked.cells().iter().filter(|cell| cell.references != cell.marks);
+                wrong.extend(differ.map(|cell| (cell.fingerprint, cell.references, cell.marks)));
+                unknown.extend(marked.unknown().clone());
+            }
+            assert_eq!((cells, lost, wrong), (1000, 20, vec![(fingerprint(7), 1, 2)]));
+            let expected = (1000..1010).filter(|number| number % 3 > 0).map(|number| (fingerprint(number), number % 3));
+            assert_eq!(unknown, expected.collect());
+        }
     }
 }

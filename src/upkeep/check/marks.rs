@@ -3,7 +3,7 @@
 //! The cells of both indexes take more memory than there is, so they are marked by ranges of fingerprints: one range in memory at a time. All
 //! roots and nodes are read again for each range.
 
-use dedupfs_base::Result;
+use dedupfs_base::{EngineError, Result};
 use dedupfs_content::AnyView;
 use dedupfs_index::Prefixes;
 use dedupfs_store::recipe::Reference;
@@ -16,8 +16,6 @@ use crate::upkeep::affected::Lost;
 
 /// Nodes that are read together, in the order of their containers: 40 bytes for each.
 const NODES_AT_ONCE: usize = if cfg!(test) { 50 } else { 1 << 18 };
-/// Cells of a range at least, so that a pool is not read for a few.
-const CELLS_MIN: u64 = 500_000;
 
 /// Both indexes, as far as their fingerprints lie in a range.
 struct Marks {
@@ -36,9 +34,11 @@ impl Marks {
     }
 }
 
-/// What all passes over the nodes find alike.
+/// What is found at the nodes.
 #[derive(Default)]
 struct Nodes {
+    /// All passes find the same, but for what can no longer be read.
+    is_first_pass: bool,
     tree_nodes: u64,
     /// Some nodes count children that nobody knows.
     is_surplus_known: bool,
@@ -53,36 +53,28 @@ impl Checker<'_> {
     ) -> Result<()> {
         let cells = self.indexes.chunks.len() + self.indexes.nodes.len();
         // Few in tests, so that small pools have several ranges.
-        let at_once = if cfg!(test) { 200 } else { (self.memory_bytes / MARK_BYTES).max(CELLS_MIN) };
-        let ranges = cells.div_ceil(at_once).max(1);
-        let ranges = u32::try_from(ranges).unwrap_or(u32::MAX);
+        let at_once = if cfg!(test) { 200 } else { (self.memory_bytes / MARK_BYTES).max(1) };
+        let ranges = u32::try_from(cells.div_ceil(at_once).max(1)).unwrap_or(u32::MAX);
         let (mut found, mut surplus) = (Nodes::default(), [("recipe node", 0), ("chunk", 0)]);
-        progress.start(
-            if ranges > 1 {
-                "counting references, in several passes for lack of memory"
-            } else {
-                "counting references"
-            },
-            self.indexes.nodes.len().saturating_mul(ranges.into()),
-        );
-        for (number, range) in Prefixes::split(ranges).enumerate() {
+        for (number, range) in (1..).zip(Prefixes::split(ranges)) {
+            found.is_first_pass = number == 1;
+            let pass = if ranges > 1 { format!(", pass {number} of {ranges}") } else { String::new() };
+            progress.start(&format!("counting references{pass}"), self.indexes.nodes.len());
             let mut marks = Marks {
                 chunks: Marked::load(&self.indexes.chunks, range, ranges)?,
                 nodes: Marked::load(&self.indexes.nodes, range, ranges)?,
             };
             self.namespace.for_each_inode(&mut |inode| {
-                report.inodes += u64::from(number == 0);
+                report.inodes += u64::from(number == 1);
                 inode.root.reference().iter().for_each(|reference| marks.mark(reference));
                 Ok(())
             })?;
-            // What is wrong with nodes themselves is told once.
-            let told = if number == 0 { Some((&mut *report, &mut *lost, &mut found)) } else { None };
-            self.mark_children(&mut marks, told, progress)?;
+            self.mark_children(&mut marks, report, (lost, &mut found), progress)?;
+            progress.finish();
             for ((what, surplus), marks) in surplus.iter_mut().zip([&marks.nodes, &marks.chunks]) {
                 *surplus += compare(what, marks, found.is_surplus_known, report);
             }
         }
-        progress.finish();
         for (what, surplus) in surplus.into_iter().filter(|(_, surplus)| *surplus > 0) {
             report.note(format!("{surplus} {what} counts include those of recipe nodes that cannot be read"));
         }
@@ -100,26 +92,25 @@ impl Checker<'_> {
     fn mark_children(
         &self,
         marks: &mut Marks,
-        mut told: Option<(&mut CheckReport, &mut Lost, &mut Nodes)>,
+        report: &mut CheckReport,
+        (lost, found): (&mut Lost, &mut Nodes),
         progress: &dyn Progress,
     ) -> Result<()> {
-        let mut waiting = Vec::new();
+        let (mut waiting, mut ended) = (Vec::new(), Ok(()));
         self.indexes.nodes.for_each(&mut |fingerprint, cell| {
-            if let Some((_, _, found)) = &mut told {
-                // A damaged copy still counts its children, but they are unknown.
-                found.is_surplus_known |= cell.location.is_quarantined();
-            }
+            // A damaged copy still counts its children, but they are unknown.
+            found.is_surplus_known |= cell.location.is_quarantined();
             // A lost node without a damaged copy counts nothing; the comparison reports it.
-            if !cell.location.is_lost() {
+            if !cell.location.is_lost() && ended.is_ok() {
                 waiting.push((cell.location.container(), fingerprint));
             }
             if waiting.len() >= NODES_AT_ONCE {
-                self.read_nodes(&mut waiting, marks, &mut told, progress);
+                ended = self.read_nodes(&mut waiting, marks, report, (lost, found), progress);
             }
             Ok(())
         })?;
-        self.read_nodes(&mut waiting, marks, &mut told, progress);
-        Ok(())
+        ended?;
+        self.read_nodes(&mut waiting, marks, report, (lost, found), progress)
     }
 
     /// Marks what these nodes name, and forgets them.
@@ -127,28 +118,33 @@ impl Checker<'_> {
         &self,
         waiting: &mut Vec<(ContainerId, Fingerprint)>,
         marks: &mut Marks,
-        told: &mut Option<(&mut CheckReport, &mut Lost, &mut Nodes)>,
+        report: &mut CheckReport,
+        (lost, found): (&mut Lost, &mut Nodes),
         progress: &dyn Progress,
-    ) {
+    ) -> Result<()> {
         waiting.sort_unstable();
         for (container, fingerprint) in waiting.drain(..) {
-            progress.advance(1);
-            let view = self.nodes.node_of(&fingerprint, container);
-            if let Ok(view) = &view {
-                view.references().iter().for_each(|reference| marks.mark(reference));
+            if (self.is_ended)() {
+                return Err(EngineError::Ended("the check"));
             }
-            let Some((report, lost, found)) = told else { continue };
-            report.nodes += 1;
-            match view {
-                Ok(view) => found.tree_nodes += u64::from(matches!(view, AnyView::Tree(_))),
+            progress.advance(1);
+            report.nodes += u64::from(found.is_first_pass);
+            match self.nodes.node_of(&fingerprint, container) {
+                Ok(view) => {
+                    found.tree_nodes += u64::from(found.is_first_pass && matches!(view, AnyView::Tree(_)));
+                    view.references().iter().for_each(|reference| marks.mark(reference));
+                }
+                // Also one that an earlier pass could read.
                 Err(error) => {
                     found.is_surplus_known = true;
-                    report.bad_copies += 1;
-                    lost.nodes.insert(fingerprint);
-                    report.add(format!("recipe node {fingerprint} in container {container}: {error}"));
+                    if lost.nodes.insert(fingerprint) {
+                        report.bad_copies += 1;
+                        report.add(format!("recipe node {fingerprint} in container {container}: {error}"));
+                    }
                 }
             }
         }
+        Ok(())
     }
 }
 

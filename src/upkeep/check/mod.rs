@@ -6,7 +6,7 @@
 //! - the export on the data root against the namespace (by [`crate::pool::Pool::check`]; see [`crate::durability::export`]);
 //! - with `read_data`: every region is read, and every chunk is hashed and compared with its fingerprint.
 //!
-//! A check changes nothing. Memory: what it may take, for the cells of both indexes by ranges of fingerprints.
+//! A check changes nothing. Memory: the cells of both indexes, by ranges of fingerprints if they do not fit into what it may take.
 
 mod marked;
 mod marks;
@@ -159,6 +159,8 @@ pub(crate) struct Checker<'a> {
     pub workers: &'a Arc<WorkerPool>,
     /// Memory for cells and their marks.
     pub memory_bytes: u64,
+    /// Whether the check is to end early, with [`EngineError::Ended`](dedupfs_base::EngineError::Ended).
+    pub is_ended: &'a dyn Fn() -> bool,
 }
 
 impl Checker<'_> {

@@ -18,8 +18,8 @@
 //! with it. So an interrupted run needs no repair.
 //!
 //! Cost: one read of a freed node. For each emptied container, one read and one write of its live chunks, and a read of
-//! its table; for a dead one its table only. For each tanker concerned, one read of its buckets and one write. One scan
-//! of the recipe index for each level of recipes. Memory: [`RunMemory`].
+//! its table; for a dead one its table only. For each tanker concerned, one read of its buckets and one write. For
+//! each level of recipes the counts of the recipe index, and its buckets with nodes to free. Memory: [`RunMemory`].
 
 mod arrange;
 mod batch;

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Cell;
-use dedupfs_store::{ContainerId, Fingerprint, LogOp, OperationsLog};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp, OperationsLog, StoreError};
 use dedupfs_sync::clock::Instant;
 
 use super::{Run, Stopped};
 
 /// Nodes that are found before they are freed: bounds memory. Fewer in tests, whose pools are small.
 const NODES_AT_ONCE: usize = if cfg!(test) { 20 } else { 100_000 };
-/// Unreadable nodes that are met before the run ends.
+/// Nodes that cannot be read before no more are tried: the disk may fail altogether.
 const UNREADABLE_MAX: usize = 100_000;
 /// Nodes claimed together: a step. A run can be held or ended between steps. Each step begins and ends with a commit,
 /// so it should not be too short. A node can be of one small file or of 8 MiB of content.
@@ -33,7 +33,9 @@ struct Level {
     found: Vec<(ContainerId, Fingerprint)>,
     has_claimed: bool,
     stopped: Option<Stopped>,
-    /// Of all levels.
+    /// Bad copies that are known.
+    quarantined: u64,
+    /// Nodes of all levels that could not be read.
     unreadable: HashSet<Fingerprint>,
 }
 
@@ -52,16 +54,16 @@ struct Step {
 }
 
 impl Run<'_> {
-    /// Frees nodes level by level, until every node in the index has references (or pins).
+    /// Frees nodes level by level, until every node in the index has references (or pins). One that a checkpoint moves past the visit is left
+    /// to the next level or run.
     ///
     /// Cost of a level: the counts of the index, and its buckets with such nodes.
     pub(super) fn free_nodes(&mut self) -> Result<Option<Stopped>> {
         let core = self.core;
         self.progress.start("freeing recipes", 0);
         let mut level = Level { has_claimed: true, ..Level::default() };
-        // If the disk fails altogether, not every node is tried.
         while level.goes_on() && level.has_claimed && self.has_dead_nodes() {
-            level.has_claimed = false;
+            (level.has_claimed, level.quarantined) = (false, 0);
             // A node that is stored again must lie in another container than the freed copy; otherwise the two could
             // not be told apart. So only nodes in closed containers are claimed.
             if !self.report.spared_open {
@@ -69,22 +71,28 @@ impl Run<'_> {
             }
             core.committer.settle()?;
             for part in core.indexes.nodes.parts() {
-                let mut failure = None;
-                core.indexes.nodes.for_each_unreferenced(part, &mut |fingerprint, cell| {
-                    if failure.is_none() && level.goes_on() {
-                        failure = self.consider(&mut level, fingerprint, cell).err();
-                    }
-                    Ok(())
-                })?;
-                failure.map_or(Ok(()), Err)?;
+                level.stopped = self.pace.between_steps();
                 if !level.goes_on() {
                     break;
                 }
+                let mut failure = None;
+                let visited = core.indexes.nodes.for_each_unreferenced(part, &mut |fingerprint, cell| {
+                    failure = self.consider(&mut level, fingerprint, cell).err();
+                    let goes_on = failure.is_none() && level.goes_on();
+                    // Nobody sees this error.
+                    if goes_on { Ok(()) } else { Err(StoreError::Usage("the visit ends here".to_owned())) }
+                });
+                match failure {
+                    Some(failure) => return Err(failure),
+                    None if !level.goes_on() => break,
+                    None => visited?,
+                }
             }
-            if level.goes_on() {
+            if level.stopped.is_none() {
                 self.free_found(&mut level)?;
             }
         }
+        self.report.nodes_unreadable += level.quarantined;
         self.report.nodes_unreadable += level.unreadable.len() as u64;
         self.progress.finish();
         Ok(level.stopped)
@@ -101,7 +109,7 @@ impl Run<'_> {
         let container = cell.location.container();
         // A bad copy is unreadable: it still counts its children, and nobody can tell which they are.
         if cell.location.is_quarantined() {
-            level.unreadable.insert(fingerprint);
+            level.quarantined += 1;
             return Ok(());
         }
         let is_closed = container == ContainerId::NONE || self.core.stores.recipes.closed_record(container).is_some();

@@ -27,6 +27,7 @@ mod compressible;
 pub(crate) mod record;
 mod region;
 mod scan;
+mod slot_states;
 mod slots;
 mod table;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::SlotAddress;
+use super::slots::SlotAddress;
 use crate::device::DeviceFile;
 
 /// Most files kept open while nobody uses them. Only files with unsynced writes may exceed it.

@@ -32,14 +32,11 @@ use std::sync::Arc;
 use dedupfs_sync::Mutex;
 use dedupfs_sync::canary::{Canary, is_planted};
 
-use self::states::{SlotStates, Writes, row_of};
 use super::WRITE_OUT_ALIGNMENT_BYTES;
+use super::slot_states::{SlotStates, Writes, row_of};
 use crate::device::{Device, DeviceFile, OpenMode};
 use crate::error::{Result, StoreError};
 use crate::waiting;
-
-#[path = "slot_states.rs"]
-mod states;
 
 /// Highest file number; with the default sizes a petabyte.
 const FILE_NUMBER_MAX: u32 = 999_999;
@@ -263,6 +260,8 @@ impl SlotFiles {
                 self.note(number, Writes::Unsynced);
                 return Err(error);
             }
+            // Some filesystems know only now how many blocks it has.
+            self.state.lock().note_changed(number);
         }
         Ok(())
     }
@@ -283,8 +282,10 @@ impl SlotFiles {
                 Err(StoreError::NotFound { .. }) => Ok(()),
                 synced => synced,
             };
+            let mut state = self.state.lock();
+            state.note_changed(number);
             if synced.is_err() {
-                self.state.lock().given_back.insert(number);
+                state.given_back.insert(number);
             }
             outcome = outcome.and(synced);
         }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::states::OPEN_FILES_MAX;
+use super::super::slot_states::OPEN_FILES_MAX;
 use super::*;
 use crate::device::MemoryDevice;
 use crate::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};

@@ -179,18 +179,23 @@ mod tests {
     fn regression_nobody_passes_by_one_that_waits() {
         let turnstile = Turnstile::new(1);
         let order = Mutex::new(Vec::new());
+        let come = || turnstile.line.lock().unwrap().next;
         std::thread::scope(|scope| {
             let work = |name: usize, units: usize| {
                 for _ in 0..units {
                     turnstile.pass(|| {
                         order.lock().unwrap().push(name);
-                        // The other has come meanwhile.
-                        std::thread::sleep(Duration::from_millis(50));
+                        // Until the other waits.
+                        while come() < 2 {
+                            std::thread::yield_now();
+                        }
                     });
                 }
             };
             scope.spawn(move || work(1, 4));
-            std::thread::sleep(Duration::from_millis(10));
+            while come() < 1 {
+                std::thread::yield_now();
+            }
             scope.spawn(move || work(2, 1));
         });
         assert_eq!(order.into_inner().unwrap()[..2], [1, 2]);
