@@ -62,7 +62,7 @@ impl Run<'_> {
         let core = self.core;
         self.progress.start("freeing recipes", 0);
         let mut level = Level { has_claimed: true, ..Level::default() };
-        while level.goes_on() && level.has_claimed && self.has_dead_nodes() {
+        while level.goes_on() && level.has_claimed {
             (level.has_claimed, level.quarantined) = (false, 0);
             // A node that is stored again must lie in another container than the freed copy; otherwise the two could
             // not be told apart. So only nodes in closed containers are claimed.
@@ -70,6 +70,10 @@ impl Run<'_> {
                 core.stores.recipes.seal_all();
             }
             core.committer.settle()?;
+            // By now everything that was logged is counted.
+            if !self.has_dead_nodes() {
+                break;
+            }
             for part in core.indexes.nodes.parts() {
                 level.stopped = self.pace.between_steps();
                 if !level.goes_on() {
