@@ -288,11 +288,17 @@ pub trait Driver: Send {
 
 /// A source that stands still anyway.
 #[derive(Debug)]
-pub struct Still(pub String);
+pub struct Still {
+    /// A path, or the address of an export.
+    source: String,
+    /// It must be there before the disks of its group are held.
+    path: Option<PathBuf>,
+}
 
 impl Driver for Still {
     fn prepare(&mut self, _last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
-        Ok(())
+        let Some(path) = &self.path else { return Ok(()) };
+        std::fs::metadata(path).map(|_| ()).map_err(|error| format!("cannot look at {}: {error}", path.display()))
     }
 
     fn begin(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
@@ -300,7 +306,7 @@ impl Driver for Still {
     }
 
     fn points(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<Vec<Point>, String> {
-        let source = self.0.clone();
+        let source = self.source.clone();
         let without_map = Some("a source of this kind tells no changes".to_owned());
         Ok(vec![Point { source, without_map, ..Point::default() }])
     }
@@ -346,8 +352,10 @@ pub fn drivers(disks: Vec<Wanted<'_>>) -> Vec<Driven> {
     let mut monitors: BTreeMap<&Path, Vec<(usize, QmpDisk)>> = BTreeMap::new();
     for (place, Wanted { source, identity, tell }) in disks.into_iter().enumerate() {
         let driver: Option<Box<dyn Driver>> = match source {
-            Kind::File { path } => Some(Box::new(Still(path.display().to_string()))),
-            Kind::Nbd { address } => Some(Box::new(Still(address.clone()))),
+            Kind::File { path } => {
+                Some(Box::new(Still { source: path.display().to_string(), path: Some(path.clone()) }))
+            }
+            Kind::Nbd { address } => Some(Box::new(Still { source: address.clone(), path: None })),
             Kind::LvmThin { volume } => {
                 Volume::parse(volume).map(|volume| Box::new(Snapshots::new(volume, &identity)) as Box<dyn Driver>)
             }

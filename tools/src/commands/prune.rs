@@ -175,6 +175,10 @@ impl Pruning<'_> {
         let mut removable = removable_for_space(decisions);
         let mut room = room::Room::of(&self.directory.place.pool, self.daemon)?;
         let mut is_read = false;
+        if !room.is_enough(level) {
+            // One that was removed before, and whose reader has just ended, gives space back to this run.
+            self.held_of(&|_| true)?;
+        }
         while !room.is_enough(level) {
             let held = self.held(result)?;
             room = room::reclaim(&self.directory.place.pool, self.daemon, &progress)?;
@@ -212,9 +216,14 @@ impl Pruning<'_> {
     fn held(&mut self, result: &Pruned) -> Result<usize, Failure> {
         let both = self.versions.iter().zip(&result.versions);
         let removed: BTreeSet<u64> = both.filter(|(_, told)| told.removed).map(|(version, _)| version.ino).collect();
+        self.held_of(&|ino| removed.contains(&ino))
+    }
+
+    /// Returns the number of those removed versions that are read still.
+    fn held_of(&mut self, is_meant: &dyn Fn(u64) -> bool) -> Result<usize, Failure> {
         let deadline = Instant::now() + KERNEL_FORGETS_WITHIN;
         loop {
-            let held = self.daemon.held_versions()?.iter().filter(|ino| removed.contains(ino)).count();
+            let held = self.daemon.held_versions()?.into_iter().filter(|ino| is_meant(*ino)).count();
             if held == 0 || Instant::now() > deadline {
                 return Ok(held);
             }

@@ -316,6 +316,22 @@ fn regression_a_dry_run_names_sources_that_are_not_there() {
     night.site.umount().ok();
 }
 
+/// The good one was stored, and the guide says that a group begins as a whole.
+#[test]
+fn regression_a_group_with_a_file_that_is_not_there_is_not_begun() {
+    let Some(night) = Night::if_fuse() else { return };
+    let good = format!("file:{}", night.disk("good.raw").display());
+    let gone = format!("file:{}", night.at("gone.raw").display());
+    let group = [("good", good.as_str(), "group = \"g\""), ("gone", &gone, "group = \"g\""), ("alone", &good, "")];
+    let planned = night.run("", &group, &["--dry-run"]);
+    planned.expect(9, &["NOT TO BE BEGUN: cannot open", "NOT TO BE BEGUN: another disk of its group cannot begin"]);
+    night.run("", &group, &["--simulate"]).expect(9, &["disks: 1, in units", "gone NOT TO BE BEGUN"]);
+    let ran = night.run("retries = 0", &group, &[]);
+    ran.expect(9, &["another disk of its group cannot begin", "1 disk stored, 2 failed, 0 not begun"]);
+    assert_eq!(["good", "gone", "alone"].map(|disk| night.versions(disk).len()), [0, 0, 1]);
+    night.site.umount().ok();
+}
+
 #[test]
 fn a_simulation_tells_the_night_of_each_order_and_begins_nothing() {
     let Some(night) = Night::if_fuse() else { return };

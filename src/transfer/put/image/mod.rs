@@ -383,7 +383,9 @@ impl ImagePut<'_> {
             }
             report.lies = lies.iter().map(|lie| [lie.start, lie.end]).collect();
             let (from, to) = (first.start, first.end);
-            return Ok(Followed::Lies(format!("the map of changes is wrong: bytes {from} to {to} are not as it says")));
+            return Ok(Followed::Lies(format!(
+                "the map of changes is wrong: bytes {from} to {to}, at least, are not as it says"
+            )));
         }
         let tail;
         let changes = match body.size_bytes() > source.size_bytes {

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use dedupfs_batch::plan::Plan;
+use dedupfs_batch::plan::{Disk, Plan};
 use dedupfs_batch::schedule::lists::Policy;
 use serde::Serialize;
 
@@ -53,19 +53,22 @@ impl Planned {
         let window = plan.window.as_ref().filter(|_| !ignores_window);
         for (number, unit) in order.units.iter().enumerate() {
             let turn = order.timetable.turns.iter().find(|turn| turn.job == number);
-            for state in unit.disks.iter().filter_map(|place| states.get(*place)) {
+            for (place, state) in unit.disks.iter().filter_map(|place| Some((*place, states.get(*place)?))) {
                 let Some(disk) = state.disk(plan) else { continue };
                 let estimate = estimate(plan, state, disk);
                 let (staged, staged_because) = staged.of(estimate.bytes);
-                let (begin_secs, end_secs) = turn.map_or((0, 0), |turn| (turn.begin_secs as u64, turn.end_secs as u64));
+                let secs = |secs: f64| secs.round() as u64;
+                let (begin_secs, end_secs) = turn.map_or((0, 0), |turn| (secs(turn.begin_secs), secs(turn.end_secs)));
+                let of_group = unit.problem.as_ref().filter(|(other, _)| *other != place);
+                let of_group = of_group.map(|_| "another disk of its group cannot begin".to_owned());
                 disks.push(PlannedDisk {
                     name: disk.name.clone(),
                     host: disk.host.clone(),
                     source: disk.source.to_string(),
                     base: state.newest.as_ref().map(|newest| newest.name.clone()),
                     token: state.newest.as_ref().and_then(|newest| newest.image.token.clone()),
-                    problem: estimate.problem,
-                    full_because: state.full_because.clone(),
+                    problem: estimate.problem.or(of_group),
+                    full_because: full_because(state, disk),
                     verifies_all: state.needs_full_verify(plan),
                     estimated_bytes: estimate.bytes,
                     size_is_known: estimate.is_size_known,
@@ -79,7 +82,7 @@ impl Planned {
             }
         }
         disks.sort_by(|one, other| (one.begin_secs, &one.name).cmp(&(other.begin_secs, &other.name)));
-        let span_secs = order.timetable.cost().span_secs as u64;
+        let span_secs = order.timetable.cost().span_secs.round() as u64;
         let window = window.map(ToString::to_string);
         Self { disks, order: plan.order, begins: order.begins.strftime("%H:%M").to_string(), span_secs, window }
     }
@@ -90,16 +93,30 @@ impl Planned {
     }
 }
 
+/// Returns why all of a disk is read that has a version.
+fn full_because(state: &State, disk: &Disk) -> Option<String> {
+    let newest = state.newest.as_ref();
+    let tells_none = newest.is_some() && !disk.source.tells_changes();
+    let told = tells_none.then(|| "a source of this kind tells no changes".to_owned());
+    let has_no_token = newest.is_some_and(|newest| newest.image.token.is_none());
+    let without_token = has_no_token.then(|| "the newest version has no token".to_owned());
+    state.full_because.clone().or(told).or(without_token)
+}
+
 pub(super) fn show(planned: &Planned) -> String {
     let mut text = String::new();
     let time = |secs: u64| duration::show(secs.saturating_mul(1000));
     for disk in &planned.disks {
+        if let Some(problem) = &disk.problem {
+            let _ = writeln!(text, "{} on {} from {}: NOT TO BE BEGUN: {problem}", disk.name, disk.host, disk.source);
+            continue;
+        }
         let base = match disk {
-            PlannedDisk { problem: Some(problem), .. } => format!("NOT TO BE BEGUN: {problem}"),
             PlannedDisk { full_because: Some(why), .. } => format!("{why}: all of it is read"),
             PlannedDisk { base: None, .. } => "no version yet: all of it is read".to_owned(),
-            PlannedDisk { base: Some(base), token: None, .. } => format!("base {base}, which has no token"),
-            PlannedDisk { base: Some(base), token: Some(token), .. } => format!("base {base}, token {token}"),
+            PlannedDisk { base: Some(base), token, .. } => {
+                format!("base {base}, token {}", token.as_deref().unwrap_or("unknown"))
+            }
         };
         let _ = writeln!(
             text,

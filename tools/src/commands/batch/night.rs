@@ -52,8 +52,13 @@ impl Limits<'_> {
 
     /// Whether a disk that is read is to be given up.
     pub(super) fn gives_up(&self) -> bool {
+        self.progress.is_cancelled() || self.has_stopped()
+    }
+
+    /// Whether the window has ended, and with it the disks that are read.
+    pub(super) fn has_stopped(&self) -> bool {
         let stops = self.plan.window.as_ref().is_some_and(|window| window.at_end == AtEnd::Stop);
-        self.progress.is_cancelled() || (stops && self.reason_to_begin_none().is_some())
+        stops && !self.progress.is_cancelled() && self.reason_to_begin_none().is_some()
     }
 }
 

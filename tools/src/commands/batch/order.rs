@@ -8,7 +8,7 @@ use dedupfs_batch::schedule::{Job, Turn};
 use jiff::civil::Time;
 
 use super::disk::State;
-use super::estimate::estimate;
+use super::estimate::{Estimate, estimate};
 use super::night::AT_ONCE_MAX;
 
 const DAY_SECS: u64 = 24 * 3600;
@@ -17,7 +17,10 @@ const DAY_SECS: u64 = 24 * 3600;
 pub(super) struct Unit {
     /// Places in the list of states.
     pub(super) disks: Vec<usize>,
+    /// Nothing is to be read if it would not be begun.
     pub(super) job: Job,
+    /// A disk of it that would not be begun, and the reason: then none of it is.
+    pub(super) problem: Option<(usize, String)>,
 }
 
 /// The order of a night.
@@ -33,6 +36,11 @@ pub(super) struct Order {
 impl Order {
     pub(super) fn jobs(&self) -> Vec<Job> {
         self.units.iter().map(|unit| unit.job).collect()
+    }
+
+    /// The units that would be begun.
+    pub(super) fn begun(&self) -> impl Iterator<Item = &Unit> {
+        self.units.iter().filter(|unit| unit.problem.is_none())
     }
 
     /// Whether the window does not suffice for a unit that is read at this time.
@@ -79,18 +87,21 @@ pub(super) fn of(plan: &Plan, states: &[State], ignores_window: bool) -> Order {
     let begins = coming.map_or(now, |window| window.start);
     for (place, state) in states.iter().enumerate() {
         let Some(disk) = state.disk(plan) else { continue };
-        let job = job(plan, state, disk, begins);
+        let (job, why) = job(plan, state, disk, begins);
+        let problem = why.map(|why| (place, why));
         let known = disk.group.as_deref().and_then(|group| groups.get(group)).and_then(|unit| units.get_mut(*unit));
         if let Some(unit) = known {
             unit.disks.push(place);
             unit.job.bytes = unit.job.bytes.saturating_add(job.bytes);
             unit.job.priority = unit.job.priority.max(job.priority);
             unit.job.deadline_secs = [unit.job.deadline_secs, job.deadline_secs].into_iter().flatten().min();
+            unit.problem = unit.problem.take().or(problem);
             continue;
         }
         groups.extend(disk.group.as_deref().map(|group| (group, units.len())));
-        units.push(Unit { disks: vec![place], job });
+        units.push(Unit { disks: vec![place], job, problem });
     }
+    units.iter_mut().filter(|unit| unit.problem.is_some()).for_each(|unit| unit.job.bytes = 0);
     let mut order = Order { units, timetable: Timetable::default(), begins, window: None };
     let window = plan.window.as_ref().filter(|_| !ignores_window);
     order.window = window.map(|window| (secs_until(begins, window.end) as f64, window.at_end));
@@ -100,10 +111,11 @@ pub(super) fn of(plan: &Plan, states: &[State], ignores_window: bool) -> Order {
     order
 }
 
-fn job(plan: &Plan, state: &State, disk: &Disk, begins: Time) -> Job {
-    let bytes = estimate(plan, state, disk).bytes;
+/// Returns the job of a disk, and why it would not be begun.
+fn job(plan: &Plan, state: &State, disk: &Disk, begins: Time) -> (Job, Option<String>) {
+    let Estimate { bytes, problem, .. } = estimate(plan, state, disk);
     let deadline_secs = disk.deadline.map(|deadline| secs_until(begins, deadline));
-    Job { host: plan.host(&disk.host).unwrap_or(0), bytes, priority: disk.priority, deadline_secs }
+    (Job { host: plan.host(&disk.host).unwrap_or(0), bytes, priority: disk.priority, deadline_secs }, problem)
 }
 
 /// Returns the seconds from one time until the clock shows the other next.

@@ -9,7 +9,6 @@ use dedupfs_batch::schedule::{Job, Weight, late};
 use serde::Serialize;
 
 use super::disk::State;
-use super::estimate::estimate;
 use super::order::{self, Order};
 use crate::duration;
 use crate::report::table::Table;
@@ -41,6 +40,7 @@ struct Night {
 #[derive(Serialize)]
 pub(super) struct Simulation {
     nights: Vec<Night>,
+    /// Those that would be begun.
     disks: usize,
     units: usize,
     /// The time from which deadlines and the window count.
@@ -50,7 +50,7 @@ pub(super) struct Simulation {
     problems: Vec<Problem>,
 }
 
-/// A disk that would not be begun.
+/// A disk that would not be begun, and the others of its group with it.
 #[derive(Serialize)]
 struct Problem {
     name: String,
@@ -59,11 +59,11 @@ struct Problem {
 
 impl Simulation {
     pub(super) fn new(plan: &Plan, states: &[State], (order, staged): (&Order, &Choice), ignores_window: bool) -> Self {
-        let problems = states.iter().filter_map(|state| {
-            let disk = state.disk(plan)?;
-            Some(Problem { name: disk.name.clone(), problem: estimate(plan, state, disk).problem? })
+        let problems = order.units.iter().filter_map(|unit| {
+            let (place, problem) = unit.problem.as_ref()?;
+            Some(Problem { name: states.get(*place)?.disk(plan)?.name.clone(), problem: problem.clone() })
         });
-        let jobs = order.jobs();
+        let jobs: Vec<Job> = order.begun().map(|unit| unit.job).collect();
         let sharing = order::sharing(plan, &jobs);
         let of_job = |job: &Job| order::secs_of_reader(plan, &sharing, job);
         let load = |job: &Job| (order::secs_at_whole_rate(plan, job) * LOADS_A_SEC) as u64;
@@ -73,7 +73,7 @@ impl Simulation {
         let nights = simulated.iter().flatten().map(|simulated| night(plan, order, &jobs, simulated)).collect();
         Self {
             nights,
-            disks: states.len(),
+            disks: order.begun().map(|unit| unit.disks.len()).sum(),
             units: jobs.len(),
             begins: order.begins.strftime("%H:%M").to_string(),
             window: plan.window.as_ref().filter(|_| !ignores_window).map(ToString::to_string),
@@ -100,9 +100,9 @@ fn night(plan: &Plan, order: &Order, jobs: &[Job], simulated: &Simulated) -> Nig
         schedule: schedule.to_owned(),
         is_of_plan: simulated.schedule == Schedule::List(plan.order),
         rounds: simulated.rounds,
-        span_secs: simulated.cost.span_secs as u64,
-        mean_life_secs: simulated.cost.mean_secs as u64,
-        longest_life_secs: turns.iter().map(|turn| turn.end_secs - turn.begin_secs).fold(0.0, f64::max) as u64,
+        span_secs: simulated.cost.span_secs.round() as u64,
+        mean_life_secs: simulated.cost.mean_secs.round() as u64,
+        longest_life_secs: turns.iter().map(|turn| turn.end_secs - turn.begin_secs).fold(0.0, f64::max).round() as u64,
         miss_deadline: late(jobs, turns).len(),
         miss_window: turns.iter().filter(|turn| order.misses_window(turn)).count(),
     }

@@ -166,7 +166,9 @@ fn put(
     report.read_bytes = number(&image["read_bytes"]);
     report.verified_bytes = number(&image["verified_bytes"]);
     report.new_bytes = number(&ended.result["made"]["new_bytes"]);
-    report.full_because = point.without_map.or_else(|| image["full_because"].as_str().map(str::to_owned));
+    let full_because = point.without_map.or_else(|| image["full_because"].as_str().map(str::to_owned));
+    // Else nothing tells what was read.
+    report.full_because = full_because.filter(|_| !image.is_null());
     report.token = point.token;
     report.dirty_bytes = point.dirty_bytes;
     report.exit_code = ended.code;
@@ -188,6 +190,7 @@ fn put(
             report.problems.push(problem);
             Ok(())
         }
+        _ if limits.has_stopped() => Err("given up at the end of the window (at_end = \"stop\")".to_owned().into()),
         _ => Err(NotPut { why: ended.message(), is_told: true }),
     }
 }
