@@ -298,7 +298,7 @@ pub struct Still {
 impl Driver for Still {
     fn prepare(&mut self, _last: &[Option<String>], _gives_up: &dyn Fn() -> bool) -> Result<(), String> {
         let Some(path) = &self.path else { return Ok(()) };
-        std::fs::metadata(path).map(|_| ()).map_err(|error| format!("cannot look at {}: {error}", path.display()))
+        std::fs::metadata(path).map(|_| ()).map_err(|error| format!("cannot open {}: {error}", path.display()))
     }
 
     fn begin(&mut self, _gives_up: &dyn Fn() -> bool) -> Result<(), String> {

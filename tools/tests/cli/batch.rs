@@ -146,7 +146,8 @@ fn disks_that_fail_are_tried_again_and_do_not_stop_the_others() {
         ("moves", exec.as_str(), ""),
         ("good", good_source.as_str(), ""),
     ];
-    let ran = night.run("retries = 1", &plan, &["--json"]).expect(9, &["absent: cannot open /none/such.raw"]);
+    let ran =
+        night.run("retries = 1", &plan, &["--json"]).expect(9, &["absent: attempt 1 of 2: cannot open /none/such.raw"]);
     let told = disks(&ran);
     let outcomes: Vec<&str> = told.iter().filter_map(|disk| disk["outcome"].as_str()).collect();
     assert_eq!(outcomes, ["failed", "failed", "failed", "stored", "stored"], "{}", ran.out);
