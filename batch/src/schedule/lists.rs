@@ -47,7 +47,7 @@ impl Timetable {
     }
 }
 
-/// Who reads.
+/// The readers of all hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Readers {
     /// The number of each host's; one, of hosts beyond the list.
