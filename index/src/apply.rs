@@ -182,6 +182,7 @@ impl Index {
                 cells += i64::from(after.is_some()) - i64::from(before.is_some());
                 lost += i64::from(Cell::is_lost(after)) - i64::from(Cell::is_lost(before));
                 tally.change(before, after);
+                self.lost_set.note(&shard, changes[item as usize].fingerprint(), Cell::is_lost(after));
             }
             self.staged.fetch_sub(staged - shard.recent.len() as u64, Ordering::Relaxed);
         }

@@ -10,6 +10,7 @@ use dedupfs_sync::{Mutex, OnceLock, RwLock};
 use crate::bloom::{FilterArray, Fullness};
 use crate::cell::Location;
 use crate::locality::{ContainerTables, LocalityCache};
+use crate::lost::LostSet;
 use crate::manifest::{Extent, Manifest};
 use crate::names::{MANIFEST_NAME, join};
 use crate::occupancy::{Occupancy, Tally, load_occupancy};
@@ -42,6 +43,7 @@ pub struct Index {
     /// Bytes of the frozen state that is being written.
     pub(crate) frozen_bytes: AtomicU64,
     pub(crate) lost: AtomicU64,
+    pub(crate) lost_set: LostSet,
     pub(crate) checkpoints: AtomicU64,
 }
 
@@ -147,9 +149,11 @@ impl Index {
             return Err(StoreError::corrupt(format!("open tanker in {directory}"), expected, open.cell_count()));
         }
         // Lost cells name no container: the tankers' lists count them under `NONE`.
-        let lost_open = entries.iter().filter(|entry| entry.cell.location.is_lost()).count() as u64;
+        let lost_open = || entries.iter().filter(|entry| entry.cell.location.is_lost());
         let lost_sealed = tankers.iter().filter_map(|tanker| tanker.containers.of(ContainerId::NONE));
-        let lost = lost_open + lost_sealed.map(|share| u64::from(share.cells)).sum::<u64>();
+        let lost_sealed = lost_sealed.map(|share| u64::from(share.cells)).sum::<u64>();
+        let lost = lost_open().count() as u64 + lost_sealed;
+        let lost_set = LostSet::opened(lost_open().map(|entry| &entry.fingerprint), lost_sealed > 0);
         let occupancy = load_occupancy(writer, &tankers);
         occupancy.add(Tally::of(entries.iter().map(|entry| entry.cell)).iter());
         let cells = entries.len() as u64 + tankers.iter().map(|tanker| u64::from(tanker.cells())).sum::<u64>();
@@ -180,6 +184,7 @@ impl Index {
             staged: AtomicU64::new(0),
             frozen_bytes: AtomicU64::new(0),
             lost: AtomicU64::new(lost),
+            lost_set,
             checkpoints: AtomicU64::new(0),
         })
     }
@@ -218,6 +223,9 @@ impl Index {
             let mut shard = self.open.write(shard_of(fingerprint));
             let before = shard.recent.len();
             shard.recent.insert(*fingerprint, location);
+            if location.is_lost() {
+                self.lost_set.note(&shard, fingerprint, true);
+            }
             self.staged.fetch_add((shard.recent.len() - before) as u64, Ordering::Relaxed);
         }
     }

@@ -24,7 +24,8 @@
 //!    frozen or published, never across writing; lookups never take it);
 //! 3. one shard of the open tanker (never two, never across I/O);
 //! 4. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone);
-//! 5. a part of the garbage map, or its total (never two, never across I/O; see `occupancy`).
+//! 5. a part of the garbage map, or its total (never two, never across I/O; see `occupancy`);
+//! 6. the set of lost fingerprints.
 
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]
@@ -42,6 +43,7 @@ mod index;
 mod leftovers;
 mod locality;
 mod lookup;
+mod lost;
 mod manifest;
 mod many;
 mod map;

@@ -42,13 +42,8 @@ impl Index {
     ) -> Result<()> {
         match part {
             Part::Memory(number) if number < SHARDS => {
-                let found = {
-                    let shard = self.open.read(number);
-                    let open = shard.cells.iter().map(|&(fingerprint, cell)| (fingerprint, Some(cell)));
-                    let changed = shard.patches.iter().map(|&(fingerprint, patch)| (fingerprint, patch.cell));
-                    let all = open.chain(changed).filter_map(|(fingerprint, cell)| Some((fingerprint, cell?)));
-                    all.filter(|(_, cell)| cell.references == 0).collect::<Vec<_>>()
-                };
+                let is_unreferenced = |(_, cell): &(Fingerprint, Cell)| cell.references == 0;
+                let found: Vec<_> = self.open.read(number).committed().filter(is_unreferenced).collect();
                 found.into_iter().try_for_each(|(fingerprint, cell)| each(fingerprint, cell))
             }
             Part::Memory(_) => Ok(()),

@@ -45,4 +45,25 @@ impl Indexes {
             ContainerKind::Recipe => &self.nodes,
         }
     }
+
+    /// Whether a chunk or a node may be lost.
+    #[must_use]
+    pub fn have_losses(&self) -> bool {
+        self.chunks.has_lost() || self.nodes.has_lost()
+    }
+
+    /// A number that grows with each chunk or node that is found lost.
+    #[must_use]
+    pub fn times_lost(&self) -> u64 {
+        self.chunks.times_lost() + self.nodes.times_lost()
+    }
+
+    /// Finds what is lost in sealed tankers, so that all the rest is known not to be. If it cannot, everything may be lost.
+    pub fn gather_lost(&self) {
+        for index in [&self.chunks, &self.nodes] {
+            if let Err(error) = index.gather_lost() {
+                tracing::warn!(%error, "the lost chunks cannot be listed: all chunks are looked up as if they were lost");
+            }
+        }
+    }
 }

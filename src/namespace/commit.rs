@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use dedupfs_base::panics::catch;
 use dedupfs_base::{EngineError, Result};
-use dedupfs_store::{ContainerId, ContainerRecord, LogOp, OperationsLog, StoreError};
+use dedupfs_store::{ContainerId, ContainerRecord, LogOp, StoreError};
 use dedupfs_sync::clock::Instant;
 use redb::{CompactionError, Database, WriteTransaction};
 

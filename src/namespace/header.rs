@@ -9,6 +9,12 @@ use super::tables::{Header, IndexSide};
 use super::{Namespace, commit};
 
 impl Namespace {
+    /// Whether files may refer to content that no container has. The indexes know what it is, unless there is a [doubt](Self::has_doubt).
+    #[must_use]
+    pub fn has_losses(&self) -> bool {
+        self.has_losses.load(Ordering::Relaxed)
+    }
+
     /// Records durably whether there are losses.
     pub fn set_losses(&self, has_losses: bool) -> Result<()> {
         if has_losses {

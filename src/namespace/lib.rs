@@ -248,7 +248,7 @@ impl OperationsLog for Namespace {
         self.state.write().active.log.push(op);
     }
 
-    fn has_losses(&self) -> bool {
-        self.has_losses.load(Ordering::Relaxed)
+    fn has_doubt(&self) -> bool {
+        Self::has_doubt(self)
     }
 }

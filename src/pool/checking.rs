@@ -1,7 +1,7 @@
 //! Checks and scrubs of an open pool, with the files that need lost content.
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_store::{ContainerKind, OperationsLog};
+use dedupfs_store::ContainerKind;
 
 use super::{Pool, busy};
 use crate::config::EXPORT_VERIFY_AFTER;

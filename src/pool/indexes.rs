@@ -8,7 +8,7 @@ use dedupfs_index::{Index, IndexOptions};
 use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::Superblock;
-use dedupfs_store::{ContainerKind, OperationsLog, StoreError};
+use dedupfs_store::{ContainerKind, StoreError};
 
 use super::open::OpenOptions;
 use crate::config::MemoryPlan;

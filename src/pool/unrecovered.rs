@@ -15,7 +15,7 @@ use std::sync::Arc;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{ContainerChunks, DedupParts, Deduplicator, Fingerprinter, Indexes};
 use dedupfs_index::Index;
-use dedupfs_store::OperationsLog;
+
 use dedupfs_store::device::{Device, PoolLock};
 use dedupfs_store::superblock::{Role, Superblock};
 use dedupfs_sync::Mutex;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dedupfs_content::StreamId;
 use dedupfs_namespace::{VERSION_RECORD, is_frozen, version_of};
 use dedupfs_service::Ino;
-use dedupfs_store::{OperationsLog, StoreError};
+use dedupfs_store::StoreError;
 use dedupfs_sync::clock::Instant;
 
 use super::Pool;
@@ -134,7 +134,7 @@ impl Pool {
     /// Opens an earlier snapshot, which must be held, if all that changed since is known.
     fn earlier(&self, made: SnapshotMade) -> Option<Earlier<'_>> {
         let namespace = &self.core.namespace;
-        if namespace.has_losses() {
+        if namespace.has_doubt() || self.core.indexes.nodes.has_lost() {
             // Its nodes may be lost. Storing them again heals every version that has them.
             return None;
         }

@@ -9,7 +9,7 @@ use dedupfs::{EngineError, Result};
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, Progress, format_on};
 use dedupfs_index::{Index, IndexOptions};
 use dedupfs_service::{FileService, ROOT_INO};
-use dedupfs_store::OperationsLog;
+
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::superblock::PoolProperties;

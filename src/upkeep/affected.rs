@@ -85,14 +85,12 @@ impl Lost {
     pub(crate) fn of(indexes: &Indexes) -> Result<Self> {
         let of = |index: &Index| -> Result<HashSet<Fingerprint>> {
             let mut lost = HashSet::new();
-            if index.lost() > 0 {
-                index.for_each(&mut |fingerprint, cell| {
-                    if cell.location.is_lost() && cell.references > 0 && lost.len() < LOST_MAX {
-                        lost.insert(fingerprint);
-                    }
-                    Ok(())
-                })?;
-            }
+            index.for_each_lost(&mut |fingerprint, cell| {
+                if cell.references > 0 && lost.len() < LOST_MAX {
+                    lost.insert(fingerprint);
+                }
+                Ok(())
+            })?;
             Ok(lost)
         };
         Ok(Self { chunks: of(&indexes.chunks)?, nodes: of(&indexes.nodes)? })

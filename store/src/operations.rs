@@ -84,7 +84,7 @@ pub trait OperationsLog: Send + Sync {
     }
     /// Adds an operation that changes `changes` cells of the indexes.
     fn log_counting(&self, op: LogOp, changes: usize);
-    /// Whether files refer to content that no container has. New writes must then be looked up chunk by chunk, or they would not heal
-    /// the losses.
-    fn has_losses(&self) -> bool;
+    /// Whether counts of the indexes are in doubt: then files may refer to content that no container has, and that the indexes do not
+    /// call lost.
+    fn has_doubt(&self) -> bool;
 }

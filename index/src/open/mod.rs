@@ -76,6 +76,13 @@ impl Shard {
         }
     }
 
+    /// The committed cells that memory knows.
+    pub(crate) fn committed(&self) -> impl Iterator<Item = (Fingerprint, Cell)> {
+        let open = self.cells.iter().map(|&(fingerprint, cell)| (fingerprint, Some(cell)));
+        let changed = self.patches.iter().map(|&(fingerprint, patch)| (fingerprint, patch.cell));
+        open.chain(changed).filter_map(|(fingerprint, cell)| Some((fingerprint, cell?)))
+    }
+
     pub(crate) fn staged(&self, fingerprint: &Fingerprint) -> Option<Location> {
         self.recent.get(fingerprint).copied()
     }

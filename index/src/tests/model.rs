@@ -6,6 +6,7 @@ use dedupfs_store::StoreError;
 use proptest::prelude::*;
 
 use super::*;
+use crate::lost::KNOWN_MAX;
 
 const KEYS: u64 = 300;
 const CONTAINERS: u64 = 12;
@@ -26,6 +27,8 @@ enum Step {
     ReopenWithoutLists(u64),
     /// Reads the tankers without lists.
     CompleteOccupancy,
+    /// Finds what is lost in sealed tankers.
+    GatherLost,
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -47,7 +50,7 @@ fn changes() -> impl Strategy<Value = Vec<Change>> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        2 => (0..KEYS, 1..=CONTAINERS).prop_map(|(key, container)| Step::Stage(key, container)),
+        2 => (0..KEYS, 0..=CONTAINERS).prop_map(|(key, container)| Step::Stage(key, container)),
         6 => changes().prop_map(Step::Apply),
         2 => Just(Step::Checkpoint),
         3 => Just(Step::Freeze),
@@ -56,6 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u64>().prop_map(Step::Crash),
         1 => any::<u64>().prop_map(Step::ReopenWithoutLists),
         1 => Just(Step::CompleteOccupancy),
+        2 => Just(Step::GatherLost),
     ]
 }
 
@@ -122,6 +126,10 @@ impl Model {
         }
     }
 
+    fn is_lost(&self, fingerprint: &Fingerprint) -> bool {
+        self.committed.get(fingerprint).is_some_and(|cell| cell.location.is_lost())
+    }
+
     fn row(&self) -> u64 {
         self.log.len() as u64
     }
@@ -163,6 +171,15 @@ fn compare(index: &Index, model: &Model) {
         assert_eq!(index.committed(fingerprint).unwrap(), model.committed.get(fingerprint).copied());
     }
     assert_eq!(index.len(), model.committed.len() as u64);
+    let mut lost = BTreeMap::new();
+    let mut each = |fingerprint, cell| {
+        assert!(index.may_have_lost([&fingerprint]) && lost.insert(fingerprint, cell).is_none());
+        Ok(())
+    };
+    index.for_each_lost(&mut each).unwrap();
+    assert!(lost.iter().eq(model.committed.iter().filter(|(_, cell)| cell.location.is_lost())));
+    let staged = model.recent.iter().filter(|(_, location)| location.is_lost());
+    assert!(staged.map(|(fingerprint, _)| fingerprint).all(|fingerprint| index.may_have_lost([fingerprint])));
     check_unreferenced(index, &model.committed);
     if index.stats().tankers_without_occupancy == 0 {
         check_occupied(index, &placed(model.committed.values()));
@@ -249,6 +266,15 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
             Step::CompleteOccupancy => {
                 complete(&index).unwrap();
                 assert_eq!(index.stats().tankers_without_occupancy, 0);
+            }
+            Step::GatherLost => {
+                index.gather_lost().unwrap();
+                // Of what is staged, the set may have more.
+                if index.lost() <= KNOWN_MAX as u64 && model.recent.is_empty() {
+                    let named =
+                        (0..KEYS + 20).map(fingerprint).filter(|fingerprint| index.may_have_lost([fingerprint]));
+                    assert!(named.eq((0..KEYS + 20).map(fingerprint).filter(|fingerprint| model.is_lost(fingerprint))));
+                }
             }
         }
         index.self_check().unwrap();

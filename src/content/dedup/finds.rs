@@ -22,8 +22,8 @@ pub(super) trait Finds: Send + Sync {
         mut node: Node,
         found: (Child, Pin),
     ) -> Result<(Child, Pin)> {
-        // A known segment may name lost chunks; storing them heals all files that share it.
-        if dedup.log.has_losses() {
+        // Storing the lost chunks of a known segment heals all files that share it.
+        if dedup.may_lack(node.children.iter().map(|child| &child.fingerprint)) {
             dedup.place_chunks(stream, entries, &mut node.children, &Own::default())?;
         }
         Ok(found)

@@ -25,6 +25,7 @@ mod compare;
 mod finds;
 mod forward;
 mod kept;
+mod lacks;
 mod neighbour;
 mod pins;
 #[cfg(test)]
@@ -233,9 +234,7 @@ impl Deduplicator {
             self.counters.segments_known.fetch_add(1, Ordering::Relaxed);
             return self.finds.node(self, section, stream, entries, node, found);
         }
-        // The old recipe may name lost places.
-        let known = own.known.clone().filter(|_| !self.log.has_losses());
-        self.place_chunks(stream, entries, &mut node.children, &Own { known, ..own.clone() })?;
+        self.place_chunks(stream, entries, &mut node.children, own)?;
         match self.store_new_node(section, stream, fingerprint, len_bytes, AnyNode::Recipe(node))? {
             Stored::New(stored) => Ok(stored),
             Stored::Meanwhile(found, node) => self.found(section, stream, entries, node, found),

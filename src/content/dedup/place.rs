@@ -58,7 +58,9 @@ impl Deduplicator {
         let lengths: Vec<u32> = chunks.iter().map(|(_, entry)| len_of(entry)).collect();
         let epoch = self.indexes.chunks.sealed_epoch();
         let mut query = self.chain.query(&fingerprints, &lengths, &data);
-        let known = own.known.as_deref().filter(|known| !known.is_empty()).map(|known| known as &dyn Filter);
+        let known = own.known.as_deref().filter(|known| !known.is_empty());
+        // A file's earlier recipe may name lost places.
+        let known = known.filter(|_| !self.may_lack(&fingerprints)).map(|known| known as &dyn Filter);
         let kept = own.kept.as_deref().map(|kept| kept as &dyn Filter);
         let scope = own.scope.as_deref().map(|scope| scope as &dyn Filter);
         let own: Vec<&dyn Filter> = known.into_iter().chain(kept).chain(scope).collect();

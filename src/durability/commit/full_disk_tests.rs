@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{Errno, FileService, NewNode, OpenOptions, ROOT_INO, WriteFlags};
-use dedupfs_store::OperationsLog;
+
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice};
 use dedupfs_store::device::{Device, MemoryDevice};
 use dedupfs_store::superblock::PoolProperties;

@@ -7,7 +7,7 @@ use dedupfs::recover::recover_on;
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool};
 use dedupfs_service::{FileService, NewNode, NodeContent, ROOT_INO};
-use dedupfs_store::OperationsLog;
+
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use dedupfs::{OpenOptions as PoolOptions, Pool};
 use dedupfs_service::{FileService, NewNode, NodeContent, ROOT_INO};
-use dedupfs_store::OperationsLog;
+
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::Device;
 

@@ -7,7 +7,7 @@ use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::scrub::ScrubOptions;
 use dedupfs::{OpenOptions as PoolOptions, Pool};
 use dedupfs_service::{FilePlace, FileService, NewNode, OpenOptions, ROOT_INO};
-use dedupfs_store::OperationsLog;
+
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice};

@@ -8,9 +8,9 @@ use dedupfs::check::AffectedFiles;
 use dedupfs::scrub::{ScrubOptions, ScrubReport};
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool};
 use dedupfs_service::{Errno, FileService, Ino, Listing, ROOT_INO, Timestamp, XattrMode};
+use dedupfs_store::Fingerprint;
 use dedupfs_store::device::Device;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
-use dedupfs_store::{Fingerprint, OperationsLog};
 
 use super::site::*;
 use super::spots::*;

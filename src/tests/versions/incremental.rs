@@ -429,38 +429,54 @@ fn regression_notes_are_kept_for_the_last_versions_of_a_source_in_a_directory() 
     assert!(put(&pool, top.path(), "v7", LAST).taken_over > 0);
 }
 
+/// Calls the first copy of each stored chunk bad that `is_chosen` chooses.
+fn lose(pool: &Pool, is_chosen: impl Fn(&dedupfs_store::Fingerprint) -> bool) {
+    let core = pool.core();
+    let store = &core.stores.data;
+    let kind = dedupfs_store::ContainerKind::Data;
+    store.seal_all();
+    pool.sync().expect("syncs");
+    let mut bad = Vec::new();
+    for record in store.closed_in_disk_order() {
+        let Ok(Some(table)) = store.table(record.id) else { continue };
+        let chosen = table.entries.iter().map(|entry| entry.fingerprint).filter(|fingerprint| is_chosen(fingerprint));
+        bad.extend(chosen.map(|fingerprint| BadCopy { kind, container: record.id, fingerprint }));
+    }
+    core.quarantine(&bad).expect("quarantines");
+    assert!(pool.stats().expect("has statistics").lost_chunks > 0);
+}
+
 #[test]
-fn regression_puts_and_snapshots_take_nothing_over_while_content_is_lost() {
+fn regression_puts_take_nothing_over_that_is_lost() {
     let disk = tempfile::tempdir().expect("makes");
     make(disk.path());
     let device = formatted();
     let pool = open(&device);
-    put(&pool, disk.path(), "v1", BaseChoice::None);
+    let first = put(&pool, disk.path(), "v1", BaseChoice::None);
+    let all = put(&pool, disk.path(), "v2", LAST).taken_over;
     pool.close().expect("closes");
     drop(pool);
     let pool = open(&device);
     let live = directory(&pool, ROOT_INO, "live");
     file(&pool, directory(&pool, live, "below"), "file", b"stays");
     snapshot(&pool, "live", "", "s1");
-    assert!(snapshot(&pool, "live", "", "s2").taken_over > 0);
-    let core = pool.core();
-    let store = &core.stores.data;
-    let mut bad = Vec::new();
-    for record in store.closed_in_disk_order() {
-        let Ok(Some(table)) = store.table(record.id) else { continue };
-        bad.extend(table.entries.iter().map(|entry| BadCopy {
-            kind: dedupfs_store::ContainerKind::Data,
-            container: record.id,
-            fingerprint: entry.fingerprint,
-        }));
-    }
-    core.quarantine(&bad).expect("quarantines");
+    let snapshots = snapshot(&pool, "live", "", "s2").taken_over;
     let lost = || pool.stats().expect("has statistics").lost_chunks;
-    assert!(lost() > 0);
-    assert_eq!(snapshot(&pool, "live", "", "s3").taken_over, 0, "its nodes may be lost as well");
-    let report = put(&pool, disk.path(), "v2", LAST);
+    // One chunk: only its file is read.
+    let content = pool.core().dedup.fingerprinter().of(b"content 7");
+    lose(&pool, |fingerprint| *fingerprint == content);
+    let report = put(&pool, disk.path(), "v3", LAST);
     pool.sync().expect("syncs");
-    assert_eq!((report.taken_over, lost()), (0, 0), "it was read, and stored again");
-    assert!(report.without_base.is_some_and(|why| why.contains("lost")));
+    assert_eq!((report.taken_over, report.without_base, lost()), (all - 1, None, 0), "it was read, and stored again");
+    // All of them. Names and links are not lost.
+    lose(&pool, |_| true);
+    assert_eq!(snapshot(&pool, "live", "", "s3").taken_over, snapshots, "none of its nodes is lost");
+    let report = put(&pool, disk.path(), "v4", LAST);
+    pool.sync().expect("syncs");
+    assert_eq!((report.taken_over, report.without_base, report.base.is_some()), (1, None, true), "a symbolic link");
+    assert_eq!(lost(), 1, "of the live file");
+    file(&pool, live, "another", b"stays");
+    pool.sync().expect("syncs");
+    assert!(lost() == 0 && first.base.is_none());
     assert_clean(&pool);
 }

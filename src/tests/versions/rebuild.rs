@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::{EngineError, NoProgress, OpenOptions as PoolOptions, Pool};
 use dedupfs_service::{FileService, ROOT_INO};
-use dedupfs_store::OperationsLog;
 
 use super::site::*;
 use super::spots::*;

@@ -83,7 +83,8 @@ impl<'b, 'r> Batch<'b, 'r> {
         core.committer.settle()?;
         core.committer.check_counts()?;
         self.leave_out_what_came_alive();
-        let was_searched = core.namespace.has_losses();
+        // Before the search: what is found lost later may lie where nobody looked for it.
+        let times_lost = core.indexes.times_lost();
         let victims = self.victims.clone();
         let mut looked = Vec::with_capacity(victims.len());
         for victim in &victims {
@@ -107,7 +108,7 @@ impl<'b, 'r> Batch<'b, 'r> {
                         id: victim.id,
                         row: core.namespace.last_row(),
                         used_bytes: victim.used_bytes,
-                        was_searched,
+                        times_lost,
                         is_dead: victim.live_bytes == 0,
                     });
                 }
@@ -145,8 +146,8 @@ impl<'b, 'r> Batch<'b, 'r> {
     /// Removes the dead chunks of a container and reads the live ones.
     fn look(&mut self, victim: &Candidate) -> Result<Looked> {
         let container = victim.id;
-        let has_losses = self.run.core.namespace.has_losses();
-        let occupied = self.run.core.indexes.of(self.kind).occupied(container);
+        let index = self.run.core.indexes.of(self.kind);
+        let (has_losses, occupied) = (index.has_lost(), index.occupied(container));
         // Nothing needed lies there, and no lost chunk can: it is freed, readable or not.
         if occupied.cells == 0 && !has_losses {
             return Ok(Looked::Empty);
@@ -157,16 +158,19 @@ impl<'b, 'r> Batch<'b, 'r> {
             Err(error) => return Ok(Looked::Unreadable(error)),
         };
         let fingerprints: Vec<Fingerprint> = table.entries.iter().map(|entry| entry.fingerprint).collect();
+        // The table was read while the disk gave other bytes: chunks that it does not name cannot be searched, whatever the disk gives
+        // now.
+        let is_partial = has_losses && (fingerprints.len() as u64) < victim.chunks;
+        let may_have_lost = index.may_have_lost(&fingerprints);
         let has_pinned = !self.pinned.is_empty() && fingerprints.iter().any(|chunk| self.pinned.contains(chunk));
-        if self.kind == ContainerKind::Data && occupied.live_cells == 0 && !has_losses && !has_pinned {
+        if self.kind == ContainerKind::Data && occupied.live_cells == 0 && !may_have_lost && !has_pinned {
             // All its chunks are dead. A removal names the container, so a chunk that the index places elsewhere stays
             // there.
             for fingerprint in fingerprints {
                 self.remove(fingerprint, container)?;
             }
-            return Ok(Looked::Through);
+            return Ok(if is_partial { Looked::Unreadable(partial(container)) } else { Looked::Through });
         }
-        let index = self.run.core.indexes.of(self.kind);
         let mut sealed = index.sealed_cells_of(&fingerprints)?;
         let cells = index.cells_of(&fingerprints, &mut sealed)?;
         let mut has_lost = false;
@@ -190,17 +194,12 @@ impl<'b, 'r> Batch<'b, 'r> {
             }
         }
         self.run.read(victim.used_bytes);
-        // The table was read while the disk gave other bytes: chunks that it does not name were not looked up, whatever
-        // the disk gives now.
-        let lacks = has_losses && (table.entries.len() as u64) < victim.chunks;
-        if has_lost || lacks {
-            let (what, expected) = (format!("container {container}"), "no chunk that the index calls lost");
-            let found = if has_lost {
-                "some: back the same data up again, or run `dedupfs fsck --rebuild-index`"
-            } else {
-                "a table that does not name all chunks: mount the pool again, and run `dedupfs fsck --rebuild-index`"
-            };
-            return Ok(Looked::Unreadable(StoreError::corrupt(what, expected, found).into()));
+        if has_lost {
+            let found = "some: back the same data up again, or run `dedupfs fsck --rebuild-index`";
+            return Ok(Looked::Unreadable(lacks(container, found)));
+        }
+        if is_partial {
+            return Ok(Looked::Unreadable(partial(container)));
         }
         Ok(Looked::Through)
     }
@@ -299,16 +298,24 @@ impl<'b, 'r> Batch<'b, 'r> {
             return Err(error);
         }
         let left = self.run.core.indexes.of(self.kind).occupied(victim.id).cells;
-        if left == 0 && !self.run.core.namespace.has_losses() {
-            return Ok(());
-        }
-        // A lost chunk may lie in a part that cannot be read now. If chunks are left, the table does not name them, so
-        // the container is damaged.
-        self.run.core.stores.of(self.kind).verify(victim.id)?;
         if left == 0 {
             return Ok(());
         }
+        // The table does not name the chunks that are left, so the container is damaged.
+        self.run.core.stores.of(self.kind).verify(victim.id)?;
         let what = format!("container {}", victim.id);
         Err(StoreError::corrupt(what, "only chunks that its table names", format!("{left} others")).into())
     }
+}
+
+fn partial(container: ContainerId) -> EngineError {
+    lacks(
+        container,
+        "a table that does not name all chunks: mount the pool again, and run `dedupfs fsck --rebuild-index`",
+    )
+}
+
+/// The error of a container that may have the only copy of a lost chunk.
+fn lacks(container: ContainerId, found: &str) -> EngineError {
+    StoreError::corrupt(format!("container {container}"), "no chunk that the index calls lost", found).into()
 }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, OperationsLog};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
 
 use super::batch::Batch;
 use super::order::RestoreOrder;
@@ -142,11 +142,6 @@ impl<'a> Run<'a> {
     /// Empties and frees containers that are wholly dead already. This costs little, so even a short run gives space
     /// back.
     pub(super) fn empty_dead(&mut self, kind: ContainerKind) -> Result<Option<Stopped>> {
-        // While anything is lost, each container must be searched for it; [`empty_containers`](Self::empty_containers)
-        // does that once.
-        if self.core.namespace.has_losses() {
-            return Ok(None);
-        }
         let closed = self.closed(kind)?;
         let mut dead = Window::new(WINDOW_CONTAINERS);
         self.for_each_candidate(kind, &closed, &mut |candidate| {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dedupfs_base::Result;
-use dedupfs_store::{ContainerId, OperationsLog};
+use dedupfs_store::ContainerId;
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::clock::Instant;
 
@@ -26,17 +26,17 @@ pub(super) struct Emptied {
     /// The row of the log that emptied it, or a later one.
     pub(super) row: u64,
     pub(super) used_bytes: u64,
-    /// Whether it was searched for lost chunks, without success.
-    pub(super) was_searched: bool,
+    /// [`times_lost`](dedupfs_content::Indexes::times_lost) before it was searched for lost chunks, without success.
+    pub(super) times_lost: u64,
     /// Whether nothing in it was alive.
     pub(super) is_dead: bool,
 }
 
 impl Emptied {
     /// Whether it may not be freed, though it was emptied. `placed`: the indexes place something there.
-    fn is_kept(&self, placed: &HashSet<ContainerId>, has_losses: bool) -> bool {
+    fn is_kept(&self, placed: &HashSet<ContainerId>, times_lost: u64) -> bool {
         // A chunk found lost in the meantime may lie in a container that was not searched for it.
-        placed.contains(&self.id) || has_losses && !self.was_searched
+        placed.contains(&self.id) || self.times_lost != times_lost
     }
 }
 
@@ -98,8 +98,8 @@ impl Run<'_> {
                 "containers are kept: the indexes place chunks there, but the garbage map does not; run `dedupfs fsck`"
             );
         }
-        let has_losses = core.namespace.has_losses();
-        let is_kept = |emptied: &&Emptied| emptied.is_kept(&placed, has_losses);
+        let times_lost = core.indexes.times_lost();
+        let is_kept = |emptied: &&Emptied| emptied.is_kept(&placed, times_lost);
         let kept: Vec<ContainerId> = ready.iter().filter(is_kept).map(|emptied| emptied.id).collect();
         self.keep(&kept);
         ready.retain(|emptied| !kept.contains(&emptied.id));
@@ -125,17 +125,12 @@ mod tests {
 
     #[test]
     fn what_something_may_lie_in_is_kept() {
-        let emptied =
-            |was_searched| Emptied { id: ContainerId(7), row: 1, used_bytes: 1, was_searched, is_dead: false };
+        let emptied = Emptied { id: ContainerId(7), row: 1, used_bytes: 1, times_lost: 3, is_dead: false };
         let (nothing, placed) = (HashSet::new(), HashSet::from([ContainerId(7)]));
-        for (placed, has_losses, was_searched, is_kept) in [
-            (&nothing, false, false, false),
-            (&nothing, true, true, false),
-            (&nothing, true, false, true),
-            (&placed, false, true, true),
-            (&placed, true, true, true),
-        ] {
-            assert_eq!(emptied(was_searched).is_kept(placed, has_losses), is_kept, "{has_losses}, {was_searched}");
+        for (placed, times_lost, is_kept) in
+            [(&nothing, 3, false), (&nothing, 4, true), (&placed, 3, true), (&placed, 4, true)]
+        {
+            assert_eq!(emptied.is_kept(placed, times_lost), is_kept, "{times_lost}");
         }
     }
 }

@@ -265,6 +265,7 @@ impl Run<'_> {
         if self.options.arranging == Arranging::Alone && !self.has_room_to_arrange()? {
             return Ok(None);
         }
+        core.indexes.gather_lost();
         if self.options.arranging != Arranging::Alone {
             self.progress.start("freeing dead containers", 0);
             for kind in [ContainerKind::Data, ContainerKind::Recipe] {

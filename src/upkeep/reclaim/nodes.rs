@@ -233,9 +233,9 @@ impl Run<'_> {
         self.core.committer.settle()?;
         self.core.committer.check_counts()?;
         let mut lost = Vec::new();
-        self.core.indexes.chunks.for_each(&mut |fingerprint, cell| {
+        self.core.indexes.chunks.for_each_lost(&mut |fingerprint, cell| {
             // A pinned chunk will have a reference, and is needed then.
-            if cell.references == 0 && cell.location.is_lost() && !pinned.contains(&fingerprint) {
+            if cell.references == 0 && !pinned.contains(&fingerprint) {
                 lost.push(fingerprint);
             }
             Ok(())

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use dedupfs_base::Result;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, OperationsLog};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::Run;
 use super::history::LastRun;
@@ -111,18 +111,21 @@ impl Run<'_> {
 
     /// Whether a run would keep the container: it is damaged, or may hold the only copy of a lost chunk.
     fn would_be_kept(&self, kind: ContainerKind, container: ContainerId) -> bool {
-        let store = self.core.stores.of(kind);
-        let has_losses = self.core.namespace.has_losses();
-        if !has_losses && !store.is_damaged(container) {
+        let (store, index) = (self.core.stores.of(kind), self.core.indexes.of(kind));
+        let (has_losses, is_damaged) = (index.has_lost(), store.is_damaged(container));
+        if !has_losses && !is_damaged {
             return false;
         }
         let Ok(table) = store.table(container) else { return true };
-        let is_lost = |fingerprint: &Fingerprint| {
-            let cell = self.core.indexes.of(kind).get(fingerprint);
-            cell.map_or(true, |cell| cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
+        let has_lost = || {
+            let fingerprints = table.iter().flat_map(|table| &table.entries).map(|entry| &entry.fingerprint);
+            let is_lost = |fingerprint: &Fingerprint| {
+                index
+                    .get(fingerprint)
+                    .map_or(true, |cell| cell.is_some_and(|cell| cell.location.is_lost() && cell.references > 0))
+            };
+            index.may_have_lost(fingerprints.clone()) && fingerprints.clone().any(is_lost)
         };
-        // While anything is lost, a run verifies its victims; a sound table is enough here.
-        store.is_damaged(container) && store.verify(container).is_err()
-            || has_losses && table.is_some_and(|table| table.entries.iter().any(|entry| is_lost(&entry.fingerprint)))
+        is_damaged && store.verify(container).is_err() || has_losses && has_lost()
     }
 }

@@ -4,13 +4,12 @@
 //! 1. Freeing of recipe nodes and other quarantines are locked out ([`Committer::hold_losses`]). If nodes are affected,
 //!    the indexes get a checkpoint: a replay after a crash must not need unreadable nodes.
 //! 2. One transaction records the damaged containers: from here on readers ask the index before they trust a hint. It,
-//!    or the one behind the repair, records that there are losses: from then on writers look up every chunk and do not
-//!    trust a file's earlier recipe.
+//!    or the one behind the repair, records that there are losses.
 //! 3. Recipe nodes and tree nodes of which the export has a sound copy are stored again ([`repair`](super::repair)). They
 //!    are lost at no time.
 //! 4. Under the store lock each bad copy that the index still places in that container is staged as lost and logged.
-//!    From here on a writer that looks it up stores it again. The new copy takes its place, with the count that was
-//!    kept.
+//!    From here on the index names it among what is lost: a writer of it looks it up, whatever a file's earlier recipe
+//!    says, and stores it again. The new copy takes its place, with the count that was kept.
 //! 5. The call waits for all sections that may have found it before; then the log is committed and counted. Files
 //!    written in those sections refer to lost content as older ones do, and heal as they do.
 //!
@@ -21,7 +20,7 @@
 use std::collections::{HashMap, HashSet};
 
 use dedupfs_base::Result;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, OperationsLog};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use crate::engine::Core;
 

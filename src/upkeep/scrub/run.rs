@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Inspection, WholeContainer};
-use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, OperationsLog, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, StoreError};
 use dedupfs_sync::clock::Instant;
 
 use super::quarantine::BadCopy;
@@ -222,12 +222,15 @@ impl Run<'_> {
     /// Returns the number of fingerprints that the index calls lost and this container has. It was missing or
     /// unreadable when the index was built.
     fn lost_and_readable(&self, record: &ContainerRecord, inspection: &Inspection) -> Result<u64> {
-        if !self.core.namespace.has_losses() || inspection.sound == 0 {
+        let index = self.core.indexes.of(record.kind);
+        if !index.has_lost() || inspection.sound == 0 {
             return Ok(0);
         }
         // Without a table its content is unknown.
         let Ok(Some(table)) = self.core.stores.of(record.kind).table(record.id) else { return Ok(0) };
-        let index = self.core.indexes.of(record.kind);
+        if !index.may_have_lost(table.entries.iter().map(|entry| &entry.fingerprint)) {
+            return Ok(0);
+        }
         let bad: HashSet<Fingerprint> = inspection.bad.iter().map(|entry| entry.fingerprint).collect();
         let mut count = 0;
         for entry in table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint)) {

@@ -63,6 +63,10 @@ impl Drop for SuspectThread {
 }
 
 fn look_at_suspects(core: &Weak<Core>, to_look_at: &Receiver<Suspect>, stopped: &Receiver<()>) {
+    // Behind opening: until then everything may be lost.
+    if let Some(core) = core.upgrade() {
+        core.indexes.gather_lost();
+    }
     let mut looked_at: HashMap<Suspect, Instant> = HashMap::new();
     while let Ok(Either::Other(suspect)) = recv_either(stopped, to_look_at) {
         let Some(core) = core.upgrade() else { return };

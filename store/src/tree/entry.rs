@@ -6,7 +6,7 @@ use super::part::{decode_child, decode_root, encode_child, encode_root};
 use super::{ATTRIBUTES_INLINE_BYTES_MAX, Attributes, Below, LEAF_LEVEL, LIST_LEVEL_MAX, SUM_MAX, check};
 use crate::codec::{ByteReader, ByteWriter};
 use crate::error::Result;
-use crate::recipe::{Child, Root};
+use crate::recipe::{Child, Reference, Root};
 
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -90,6 +90,17 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// The stored attributes, and the content or the directory's nodes, as far as there are any.
+    pub fn references(&self) -> impl Iterator<Item = Reference> {
+        let attributes = if let Attributes::Stored(root) = &self.attributes { root.reference() } else { None };
+        let content = match &self.content {
+            Content::File { root, .. } => root.reference(),
+            Content::Directory(directory) => directory.root.map(|(level, child)| Reference::Node { level, child }),
+            _ => None,
+        };
+        attributes.into_iter().chain(content)
+    }
+
     /// Sums over the entry itself and everything below it; `None` above [`SUM_MAX`].
     #[must_use]
     pub fn sums(&self) -> Option<Below> {

@@ -93,12 +93,12 @@ impl Node {
     #[must_use]
     pub fn references(&self) -> Vec<Reference> {
         match self {
-            Self::Leaf(entries) => entries.iter().flat_map(references_of).collect(),
+            Self::Leaf(entries) => entries.iter().flat_map(Entry::references).collect(),
             Self::List { level, parts } => parts.iter().map(|part| reference(*level, part)).collect(),
             Self::Links(_) => Vec::new(),
             Self::Top(top) => {
                 let links = top.links.map(|(level, child)| Reference::Node { level, child });
-                references_of(&top.entry).chain(links).collect()
+                top.entry.references().chain(links).collect()
             }
         }
     }
@@ -306,16 +306,6 @@ fn check_ascending<K: Ord>(mut keys: impl Iterator<Item = K>) -> Result<()> {
         last = key;
     }
     Ok(())
-}
-
-fn references_of(entry: &Entry) -> impl Iterator<Item = Reference> {
-    let attributes = if let Attributes::Stored(root) = &entry.attributes { root.reference() } else { None };
-    let content = match &entry.content {
-        Content::File { root, .. } => root.reference(),
-        Content::Directory(directory) => directory.root.map(|(level, child)| Reference::Node { level, child }),
-        _ => None,
-    };
-    attributes.into_iter().chain(content)
 }
 
 fn children_of(entry: &mut Entry) -> impl Iterator<Item = &mut Child> {

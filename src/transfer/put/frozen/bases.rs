@@ -6,7 +6,6 @@
 
 use dedupfs_base::Result;
 use dedupfs_service::Ino;
-use dedupfs_store::OperationsLog as _;
 use dedupfs_sync::OnceLock;
 
 use super::super::options::VersionOptions;
@@ -35,9 +34,8 @@ pub(super) struct BaseDirectories(Vec<Option<BaseDirectory>>);
 
 impl<'a> Bases<'a> {
     pub(super) fn open(core: &'a Core, service: &'a Service, version: &VersionOptions) -> Self {
-        // An entry that is taken over may name content that is lost. Reading the source stores that again.
-        if core.namespace.has_losses() {
-            let why = "content of the pool is lost: all files are read, and what they have of it is stored again";
+        if core.namespace.has_doubt() {
+            let why = "content of the pool may be lost: all files are read, and what they have of it is stored again";
             return Self { used: Vec::new(), without: Some(why.to_owned()) };
         }
         let mut used = Vec::new();

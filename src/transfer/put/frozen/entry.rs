@@ -75,6 +75,7 @@ impl VersionPut<'_> {
         let seen = rustix::fs::statat(above, name, AtFlags::SYMLINK_NOFOLLOW);
         let seen = seen.map_err(reading("cannot look at it"))?;
         let unchanged = base.filter(|base| base.is_unchanged(&seen, self.owner(&seen)));
+        let unchanged = unchanged.filter(|unchanged| !self.may_lack(unchanged));
         if let Some(unchanged) = unchanged
             && !self.is_verified(&seen)
         {
@@ -122,6 +123,12 @@ impl VersionPut<'_> {
         let percent = u64::from(self.version.verify_percent);
         let is_file = disk::kind_of(stat) == Some(FileKind::Regular);
         is_file && percent > 0 && checksum_seeded(&stat.st_ino.to_le_bytes(), self.seed) % 100 < percent
+    }
+
+    /// Whether content or attributes of the entry may be lost. Reading the source stores them again.
+    fn may_lack(&self, base: &BaseEntry) -> bool {
+        // What cannot be read is no help either.
+        base.entry.references().any(|reference| self.core.dedup.may_lack_below(&reference).unwrap_or(true))
     }
 
     /// Takes over an entry of the base.

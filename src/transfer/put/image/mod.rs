@@ -31,9 +31,9 @@ use dedupfs_base::EngineError;
 use dedupfs_content::{Change, Changes, FileBody, FileContext, NamedRules, Published, StreamId};
 use dedupfs_namespace::check_name;
 use dedupfs_service::Ino;
+use dedupfs_store::StoreError;
 use dedupfs_store::recipe::Root;
 use dedupfs_store::tree::{Attribute, Attributes, Content, encode_attributes};
-use dedupfs_store::{OperationsLog as _, StoreError};
 use dedupfs_sync::Mutex;
 use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
@@ -354,7 +354,7 @@ impl ImagePut<'_> {
                 tracing::info!(why, image = %self.path().display(), "all of an image is read");
                 report.full_because = Some(why);
                 // A chunk of the base may be lost.
-                let former = base.ok().filter(|_| !self.has_losses()).map_or(Root::Empty, Base::root);
+                let former = base.ok().filter(|base| !self.may_lack(base)).map_or(Root::Empty, Base::root);
                 let (body, reads_all) = self.whole(source, former, &mut report)?;
                 // Zeros that a server tells are believed, and not read.
                 checked = if reads_all { Checked::Now } else { Checked::AsBefore };
@@ -496,8 +496,8 @@ impl ImagePut<'_> {
             told.unwrap_or("no map of changes was given").to_owned()
         })?;
         let base = base.map_err(str::to_owned)?;
-        if self.has_losses() {
-            let why = "content of the pool is lost: all of the image is read, and what it has of it is stored again";
+        if self.may_lack(base) {
+            let why = "content of the base is lost: all of the image is read, and what it has of it is stored again";
             return Err(why.to_owned());
         }
         if let Some(from) = &self.options.token_from {
@@ -518,8 +518,11 @@ impl ImagePut<'_> {
         !report.lies.is_empty() || self.options.reread || self.options.verify == VerifyImage::Full
     }
 
-    fn has_losses(&self) -> bool {
-        self.core.namespace.has_losses()
+    /// Whether content of the base may be lost: then reading the source stores it again.
+    fn may_lack(&self, base: &Base<'_>) -> bool {
+        let lacks = base.root().reference().map(|reference| self.core.dedup.may_lack_below(&reference));
+        // What cannot be read is no help either.
+        lacks.is_some_and(|lacks| lacks.unwrap_or(true))
     }
 
     fn body(&self, root: &Root) -> Result<FileBody> {
