@@ -31,7 +31,7 @@ use super::overlay::Generation;
 use super::tables::{self, Header};
 use super::verified::VerifiedFile;
 use super::{Namespace, container_record};
-use crate::COMPACT_ON_CLOSE_BYTES_MAX;
+use crate::{COMPACT_ON_CLOSE_BYTES_MAX, COMPACTED_QUICKLY_INODES_MAX};
 
 /// Longest wait of a compaction for readers to finish.
 const READERS_WAIT: Duration = Duration::from_secs(10);
@@ -242,6 +242,12 @@ impl Namespace {
             write_header(store, &header)?;
             Ok(moved)
         })
+    }
+
+    /// Whether compacting takes a moment, however large the file is: it moves what is in use.
+    #[must_use]
+    pub fn is_compacted_quickly(&self) -> bool {
+        self.state.read().totals.inodes() <= COMPACTED_QUICKLY_INODES_MAX
     }
 
     /// Compacts the store unless its file is so large that closing the pool would take long. In a large file the free

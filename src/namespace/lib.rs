@@ -117,6 +117,8 @@ pub(crate) const COOKIE_FIRST: u64 = 3;
 
 /// A namespace up to this size is compacted when its pool is closed. This takes some 0.1 s.
 const COMPACT_ON_CLOSE_BYTES_MAX: u64 = 8 << 20;
+/// A namespace with up to so many inodes is compacted while clients may wait for it. This takes some 0.1 s.
+const COMPACTED_QUICKLY_INODES_MAX: i64 = if cfg!(test) { 4000 } else { 1 << 17 };
 /// Smallest cache of the embedded store.
 const STORE_CACHE_BYTES_MIN: u64 = 1 << 20;
 /// Memory of a cached inode without its link target: the inode, its counters and the bookkeeping of the cache.

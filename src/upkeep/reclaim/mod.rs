@@ -253,10 +253,24 @@ impl Run<'_> {
         // Everything is freed by now; a failure to compact the namespace does not make the run a failure.
         if self.control.is_stopped() {
             stopped = stopped.or(self.pace.stopped());
-        } else if let Err(error) = core.exporter.while_quiet(|| core.namespace.compact()) {
+        } else if let Err(error) = core.exporter.while_quiet(|| self.compact_namespace()) {
             tracing::warn!(%error, "cannot compact the namespace; the next run tries again");
         }
         Ok(stopped)
+    }
+
+    /// Commits and reads of names that are in no cache wait for it.
+    fn compact_namespace(&self) -> Result<bool> {
+        let namespace = &self.core.namespace;
+        match self.options.without_clients || namespace.is_compacted_quickly() {
+            true => namespace.compact(),
+            false => {
+                tracing::info!(
+                    "the namespace is large: `dedupfs-gc` on the unmounted pool makes its file as small as possible"
+                );
+                Ok(false)
+            }
+        }
     }
 
     /// Frees nodes, then empties containers. Returns the reason if it ended early.

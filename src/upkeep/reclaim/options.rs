@@ -41,6 +41,9 @@ pub struct ReclaimOptions {
     /// How much content of the newest versions is moved together.
     #[serde(default)]
     pub arranging: Arranging,
+    /// The pool has no clients, so a namespace of any size is made as small as possible: nobody waits for its lock.
+    #[serde(default)]
+    pub without_clients: bool,
 }
 
 impl Default for ReclaimOptions {
@@ -54,6 +57,7 @@ impl Default for ReclaimOptions {
             max_io_bytes: 0,
             is_background: false,
             arranging: Arranging::Budget,
+            without_clients: false,
         }
     }
 }
@@ -71,6 +75,7 @@ impl ReclaimOptions {
             max_io_bytes: 0,
             is_background: false,
             arranging: Arranging::All,
+            without_clients: false,
         }
     }
 

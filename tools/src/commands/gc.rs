@@ -44,6 +44,7 @@ pub(crate) fn run(args: &Gc) -> Result<u8, Failure> {
                 eprintln!("dedupfs-gc: {notice}");
             }
             let progress = interrupt::ended_by_signals(progress)?;
+            let options = ReclaimOptions { without_clients: true, ..options };
             access::with_local(&pool, |pool| Ok(pool.reclaim(&options, &progress)?))?
         }
     };
@@ -71,8 +72,8 @@ fn options(args: &Gc) -> ReclaimOptions {
         share_percent: args.share,
         max_time_ms: args.max_time.map_or(0, |time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)),
         max_io_bytes: args.max_io.unwrap_or(0),
-        is_background: false,
         arranging: args.arrange.into(),
+        ..default
     }
 }
 
