@@ -118,10 +118,6 @@ pub const RECLAIM_SHARE_PERCENT: u8 = 50;
 /// their content both exist. A 32nd of the pool, within these bounds.
 pub(crate) const RECLAIM_WAITING_BYTES: std::ops::RangeInclusive<u64> = 16 * MIB..=1 << 30;
 
-/// Number of fingerprints from which on filters of 48 bits pay (see `docs/decisions/0010`): with 24, false reads would
-/// cost more.
-const FINE_FILTERS_FROM: u64 = 72 << 20;
-
 /// The division of `--memory`. The parts sum up to at most the whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryPlan {
@@ -154,15 +150,13 @@ impl MemoryPlan {
     /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]) for a pool with this number of fingerprints.
     ///
     /// 30% go to open tankers: some 260 bytes for each fingerprint of a filling tanker. Filters get enough to keep
-    /// lookups of new chunks from reading: 3 bytes for each fingerprint, or 6 from [`FINE_FILTERS_FROM`] on, plus half
-    /// as many for growth, between 10% and 35%. The other parts share the rest.
+    /// lookups of new chunks from reading: 3 bytes for each fingerprint plus half as many for growth, between 10% and
+    /// 35%. The other parts share the rest.
     pub(crate) fn new(total_bytes: u64, fingerprints: u64) -> Self {
         let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
         let percent = total_bytes / 100;
         let open_bytes = 30 * percent;
-        let expected = fingerprints.saturating_mul(3) / 2;
-        let bytes_each = if expected < FINE_FILTERS_FROM { 3 } else { 6 };
-        let filter_bytes = expected.saturating_mul(bytes_each).clamp(10 * percent, 35 * percent);
+        let filter_bytes = (fingerprints / 2).saturating_mul(9).clamp(10 * percent, 35 * percent);
         let rest = total_bytes - open_bytes - filter_bytes;
         let share = |parts: u64| rest / 66 * parts;
         Self {

@@ -259,6 +259,14 @@ pub fn tanker_occupancy(data: &[u8]) {
     index::decode(index::Decoder::Occupancy(meta), payload);
 }
 
+/// Files of guides.
+pub fn tanker_guide(mut data: &[u8]) {
+    let generation = number(&mut data);
+    let (directory, parts) = split(data);
+    let (meta, payload) = directory.split_at(directory.len().min(16));
+    index::decode(index::Decoder::Guide(generation, parts, meta), payload);
+}
+
 /// Progress files of a rebuild, and the notes in them.
 pub fn progress(mut data: &[u8]) {
     dedupfs::check::rebuild::fuzzing::notes(data);

@@ -7,11 +7,12 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 
 use crate::bloom::Hashes;
 use crate::cell::{CELL_BYTES, Cell, Entry, cell_fingerprint};
+use crate::guide::Key;
 use crate::index::Index;
 use crate::occupancy::Tally;
 use crate::open::{Patch, SHARDS, shard_of};
 use crate::prefixes::Prefixes;
-use crate::sealed::{OccupancyList, SealedSet, SealedTanker};
+use crate::sealed::{OccupancyList, PageCache, SealedSet, SealedTanker};
 
 impl Index {
     /// Calls `each` for every committed cell in its current state: tanker by tanker in order of fingerprint, then the
@@ -75,7 +76,7 @@ impl Index {
             tanker.for_each(&mut |index, entry| {
                 unasked.push(entry.fingerprint);
                 if unasked.len() == FILTER_BATCH {
-                    check_filter(&set, position, &unasked)?;
+                    check_filter(&self.cache, &set, position, &unasked)?;
                     unasked.clear();
                 }
                 let cell = match patches.remove(&(tanker.id, index)) {
@@ -95,7 +96,7 @@ impl Index {
                 held.change(None, Some(entry.cell));
                 Ok(())
             })?;
-            check_filter(&set, position, &unasked)?;
+            check_filter(&self.cache, &set, position, &unasked)?;
             self.check_list(tanker, &held)?;
             if self.occupancy.lacks(tanker.id) {
                 held.iter().for_each(|(container, occupied)| lacking.add(container, occupied));
@@ -182,14 +183,20 @@ impl Index {
 /// Fingerprints per question to the filters.
 const FILTER_BATCH: usize = 1 << 12;
 
-/// Checks that the filter names all its tanker's fingerprints: a filter that denies one would make chunks be stored
-/// twice.
-fn check_filter(set: &SealedSet, position: u32, fingerprints: &[Fingerprint]) -> Result<()> {
+/// Checks that the filter of the tanker, or a guide to it, names all its fingerprints: if it denied one, chunks would be stored twice.
+fn check_filter(cache: &PageCache, set: &SealedSet, position: u32, fingerprints: &[Fingerprint]) -> Result<()> {
     let hashes: Vec<Hashes> = fingerprints.iter().map(Hashes::of).collect();
     let mut candidates = Vec::new();
     set.candidates(&hashes, &mut candidates);
+    let mut candidates = candidates.into_iter().peekable();
+    let mut positions = Vec::new();
     for (query, fingerprint) in (0_u32..).zip(fingerprints) {
-        if candidates.binary_search(&(query, position)).is_err() {
+        let mut is_named = false;
+        while let Some((_, candidate)) = candidates.next_if(|(of, _)| *of == query) {
+            set.positions_of(cache, candidate, Key::of(fingerprint), &mut positions);
+            is_named |= positions.contains(&position);
+        }
+        if !is_named {
             let what = format!("the filter of tanker {}", set.tankers()[position as usize].id);
             return Err(StoreError::corrupt(what, format!("a filter that names {fingerprint}"), "one that does not"));
         }

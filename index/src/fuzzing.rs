@@ -7,8 +7,9 @@ use dedupfs_store::frame::{FrameHeader, FrameKind, encode_frame};
 use dedupfs_store::{PoolId, Result};
 
 use crate::bloom::{FilterArray, Fullness};
+use crate::guide::{GuideFile, GuideNames, Key};
 use crate::manifest::Manifest;
-use crate::names::{open_name, progress_name};
+use crate::names::{guide_name, open_name, progress_name};
 use crate::open::file::OpenFile;
 use crate::sealed::{ContainerShares, ListOf, OccupancyList, PageCache, PagedFile, PagedFileKind, Writer};
 
@@ -40,6 +41,8 @@ pub enum Decoder<'a> {
     Containers,
     /// An occupancy list with these meta fields, and with valid ones.
     Occupancy(&'a [u8]),
+    /// The file of a guide: its generation, the bytes in front of the directory, and its meta fields.
+    Guide(u64, &'a [u8], &'a [u8]),
     /// A progress file: its number and meta fields, and with the right tag of its directory among them.
     Progress(u64, &'a [u8]),
 }
@@ -57,6 +60,7 @@ pub fn decode(decoder: Decoder<'_>, payload: &[u8]) {
             let entries = payload.as_chunks().0;
             vec![occupancy(entries, meta, payload), occupancy(entries, &occupancy_meta(entries.len()), payload)]
         }
+        Decoder::Guide(generation, parts, meta) => vec![guide(generation, parts, meta, payload)],
         Decoder::Progress(number, meta) => {
             vec![progress(number, meta, payload), progress(number, &with_tag(meta), payload)]
         }
@@ -138,6 +142,23 @@ fn occupancy_meta(entries: usize) -> Vec<u8> {
     }
     meta.extend_from_slice(&(entries as u32).to_le_bytes());
     meta
+}
+
+/// A file with a matching seal. Reads all its filters and pages.
+fn guide(generation: u64, parts: &[u8], meta: &[u8], payload: &[u8]) -> Result<()> {
+    let frame = encode_frame(FrameKind::TankerGuide, &POOL, 3, meta, payload);
+    let seal = FrameHeader::decode("fuzzed", &frame)?.body_checksum;
+    let disk = disk(&guide_name(3, generation), &[parts, &frame].concat())?;
+    let names = GuideNames { id: 3, generation, seal, directory_offset: parts.len() as u64, tankers: vec![1, 2] };
+    let file = with_writer(&disk, |writer| GuideFile::open(writer, names))?;
+    let packed = file.read_slots(7);
+    for prefix in [0, 1 << 63, u64::MAX] {
+        let key = Key::of_prefix(prefix);
+        let _ = packed.as_ref().map(|packed| file.may_have(key, packed, 7));
+        let _ = file.tankers_of(&PageCache::new(0), key, &mut Vec::new());
+    }
+    let _ = file.for_each_place(0..file.pages(), &mut |_| {});
+    Ok(())
 }
 
 fn progress(number: u64, meta: &[u8], payload: &[u8]) -> Result<()> {

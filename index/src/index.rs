@@ -9,6 +9,7 @@ use dedupfs_sync::{Mutex, OnceLock, RwLock};
 
 use crate::bloom::{FilterArray, Fullness};
 use crate::cell::Location;
+use crate::guide::{Guide, GuideWork, guided_by};
 use crate::locality::{ContainerTables, LocalityCache};
 use crate::lost::LostSet;
 use crate::manifest::{Extent, Manifest};
@@ -44,6 +45,7 @@ pub struct Index {
     pub(crate) frozen_bytes: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) lost_set: LostSet,
+    pub(crate) guide_work: Mutex<GuideWork>,
     pub(crate) checkpoints: AtomicU64,
 }
 
@@ -136,11 +138,16 @@ impl Index {
         let writer = Writer { device: &**device, directory, pool, cache: &cache, filters: &none, cells_per_tanker };
         let tankers =
             manifest.tankers.iter().map(|names| SealedTanker::open(writer, names)).collect::<Result<Vec<_>>>()?;
+        let guides = Guide::open_all(writer, &manifest.guides);
+        let guided = guided_by(guides.iter());
         let fullest = tankers.iter().map(SealedTanker::cells).max().unwrap_or(0);
         let fullest = fullest.max(options.sealed_cells() as u32);
-        let filters = array(fullest, tankers.len() as u64, options.filter_bytes);
+        let unguided = tankers.iter().filter(|tanker| !guided.contains(&tanker.id)).count() as u64;
+        // Guides need most of it in a large index.
+        let array_bytes = if guides.is_empty() { options.filter_bytes } else { options.filter_bytes / 2 };
+        let filters = array(fullest, unguided, array_bytes);
         let writer = Writer { filters: &filters, ..writer };
-        let tankers = load_summaries(writer, tankers);
+        let tankers = load_summaries(writer, tankers, &guided);
         let entries = manifest.open.read(writer)?;
         let open = OpenTanker::new();
         open.replace_cells(&entries);
@@ -163,7 +170,7 @@ impl Index {
             pool: *pool,
             options,
             open,
-            sealed: RwLock::new(Arc::new(SealedSet::new(0, tankers, filters.clone()))),
+            sealed: RwLock::new(Arc::new(SealedSet::new(0, tankers, filters.clone(), guides))),
             cache,
             filters,
             locality: LocalityCache::new(options.locality_bytes),
@@ -185,6 +192,7 @@ impl Index {
             frozen_bytes: AtomicU64::new(0),
             lost: AtomicU64::new(lost),
             lost_set,
+            guide_work: Mutex::default(),
             checkpoints: AtomicU64::new(0),
         })
     }

@@ -39,6 +39,7 @@ pub mod filter;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
+mod guide;
 mod index;
 mod leftovers;
 mod locality;

@@ -1,4 +1,4 @@
-//! The fingerprints that no container has: the exact set as long as they are few, so that what is lost costs only those who need it.
+//! The fingerprints that no container has: the exact set as long as they are few, so that a loss costs only those who need it.
 //!
 //! The set may name more than is lost, never less. Whatever it names is looked up, so it decides nothing by itself.
 
@@ -152,7 +152,7 @@ impl Index {
                     return Ok(());
                 }
                 match self.open.read(shard_of(&entry.fingerprint)).held(&entry.fingerprint) {
-                    // What memory holds was shown, or was healed.
+                    // A cell in memory was shown, or was healed.
                     Held::Cell(_) | Held::Removed => Ok(()),
                     Held::Unknown => each(entry.fingerprint, entry.cell),
                 }

@@ -12,12 +12,15 @@ use dedupfs_store::device::Device;
 use dedupfs_store::frame::{Expect, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, Result, StoreError};
 
+use crate::guide::{GuideNames, TANKERS_MAX};
 use crate::names::{MANIFEST_NAME, join};
 use crate::open::file::OpenFile;
 use crate::options::MANIFEST_BYTES_MAX;
 use crate::sealed::{SummaryNames, TankerNames};
 
+/// Without guides.
 const VERSION: u16 = 1;
+const VERSION_WITH_GUIDES: u16 = 2;
 
 /// Flag: a rebuild has not finished; the files are not the whole index.
 const FLAG_REBUILDING: u16 = 1;
@@ -41,17 +44,26 @@ pub(crate) struct Manifest {
     pub(crate) open: OpenFile,
     /// Sealed tankers, newest first.
     pub(crate) tankers: Vec<TankerNames>,
+    pub(crate) guides: Vec<GuideNames>,
 }
 
 impl Manifest {
     pub(crate) fn empty(generation: u64, extent: Extent) -> Self {
-        Self { extent, generation, position: 0, next_tanker: 1, open: OpenFile::default(), tankers: Vec::new() }
+        Self {
+            extent,
+            generation,
+            position: 0,
+            next_tanker: 1,
+            open: OpenFile::default(),
+            tankers: Vec::new(),
+            guides: Vec::new(),
+        }
     }
 
     /// Encodes the file. `directory` tells the indexes of a pool apart.
     pub(crate) fn encode(&self, pool: &PoolId, directory: &str) -> Vec<u8> {
         let mut meta = ByteWriter::new();
-        meta.u16(VERSION);
+        meta.u16(if self.guides.is_empty() { VERSION } else { VERSION_WITH_GUIDES });
         meta.u16(match self.extent {
             Extent::Whole => 0,
             Extent::Unfinished => FLAG_REBUILDING,
@@ -65,6 +77,9 @@ impl Manifest {
         meta.u64(self.open.seal);
         meta.u32(self.open.cells);
         meta.u32(self.tankers.len() as u32);
+        if !self.guides.is_empty() {
+            meta.u32(self.guides.len() as u32);
+        }
         let mut payload = ByteWriter::new();
         for tanker in &self.tankers {
             payload.u64(tanker.id);
@@ -75,6 +90,14 @@ impl Manifest {
             payload.u64(tanker.summary.generation);
             payload.u64(tanker.summary.filter_seal);
             payload.u64(tanker.summary.containers_seal);
+        }
+        for guide in &self.guides {
+            payload.u64(guide.id);
+            payload.u64(guide.generation);
+            payload.u64(guide.seal);
+            payload.u64(guide.directory_offset);
+            payload.u32(guide.tankers.len() as u32);
+            guide.tankers.iter().for_each(|tanker| payload.u64(*tanker));
         }
         encode_frame(FrameKind::Manifest, pool, 0, meta.as_slice(), payload.as_slice())
     }
@@ -87,7 +110,7 @@ impl Manifest {
         }
         let mut meta = ByteReader::new(frame.meta, what);
         let (version, flags) = (meta.u16()?, meta.u16()?);
-        if version != VERSION || flags & !FLAG_REBUILDING != 0 {
+        if ![VERSION, VERSION_WITH_GUIDES].contains(&version) || flags & !FLAG_REBUILDING != 0 {
             return Err(StoreError::newer(what, format!("manifest version {version}, flags {flags:#06x}")));
         }
         let tag = meta.u64()?;
@@ -97,6 +120,10 @@ impl Manifest {
         let (generation, position, next_tanker) = (meta.u64()?, meta.u64()?, meta.u64()?);
         let open = OpenFile { generation: meta.u64()?, bytes: meta.u64()?, seal: meta.u64()?, cells: meta.u32()? };
         let count = meta.u32()?;
+        let guide_count = if version == VERSION_WITH_GUIDES { meta.u32()? } else { 0 };
+        if version == VERSION_WITH_GUIDES && guide_count == 0 {
+            return Err(meta.corrupt("guides in a manifest of version 2", "none"));
+        }
         meta.finish()?;
 
         let mut entries = ByteReader::new(frame.payload, what);
@@ -122,13 +149,27 @@ impl Manifest {
             }
             tankers.push(tanker);
         }
+        let mut guides = Vec::new();
+        for _ in 0..guide_count {
+            let (id, written, seal, directory_offset) =
+                (entries.u64()?, entries.u64()?, entries.u64()?, entries.u64()?);
+            let count = entries.u32()? as usize;
+            if id >= next_tanker || written > generation || count > TANKERS_MAX || !ids.insert(id) {
+                let expected = format!("guides below {next_tanker}, each once, up to generation {generation}");
+                return Err(
+                    entries.corrupt(expected, format!("guide {id} of generation {written}, to {count} tankers"))
+                );
+            }
+            let tankers = (0..count).map(|_| entries.u64()).collect::<Result<Vec<u64>>>()?;
+            guides.push(GuideNames { id, generation: written, seal, directory_offset, tankers });
+        }
         entries.finish()?;
         if open.generation > generation {
             let expected = format!("an open tanker up to generation {generation}");
             return Err(StoreError::corrupt(what, expected, open.generation));
         }
         let extent = if flags & FLAG_REBUILDING == 0 { Extent::Whole } else { Extent::Unfinished };
-        Ok(Self { extent, generation, position, next_tanker, open, tankers })
+        Ok(Self { extent, generation, position, next_tanker, open, tankers, guides })
     }
 
     pub(crate) fn replace(&self, device: &dyn Device, directory: &str, pool: &PoolId) -> Result<()> {

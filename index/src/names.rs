@@ -37,6 +37,11 @@ pub(crate) fn occupancy_name(id: u64, generation: u64) -> String {
     format!("t-{id}-{generation}.occupancy")
 }
 
+/// Name of the file of guide `id`.
+pub(crate) fn guide_name(id: u64, generation: u64) -> String {
+    format!("g-{id}-{generation}.guide")
+}
+
 pub(crate) fn open_name(generation: u64) -> String {
     format!("open-{generation}.cells")
 }
@@ -44,7 +49,7 @@ pub(crate) fn open_name(generation: u64) -> String {
 /// Whether a file of this name belongs to the index (and is garbage if no manifest names it).
 pub(crate) fn is_ours(name: &str) -> bool {
     // An occupancy list may also be replaced while its tanker is in use.
-    [".tanker", ".counts", ".filter", ".containers", ".occupancy", ".occupancy.new"]
+    [".tanker", ".counts", ".filter", ".containers", ".occupancy", ".occupancy.new", ".guide"]
         .iter()
         .any(|ending| name.ends_with(ending))
         || (name.starts_with("open-") && name.ends_with(".cells"))

@@ -82,10 +82,9 @@ pub struct IndexOptions {
     /// Limit in bytes of the open tankers and everything needed to seal them: some 260 for each cell of a tanker, and 390
     /// for each further patch.
     pub open_bytes: u64,
-    /// Limit in bytes of the Bloom filters of the sealed tankers. 3 MiB for each tanker of 2^20 cells give 24 bits for
-    /// each cell. With less they become coarser, which costs false reads and logs a warning. From some 70 tankers on
-    /// the filters take 48 bits if they fit, because false reads become a good part of the cost of an absent lookup.
-    /// With 0 every tanker is read.
+    /// Limit in bytes of the filters of the sealed tankers: the Bloom filters of the newest, of which 3 MiB for each tanker
+    /// of 2^20 cells give 24 bits for each cell, and those of guides to all others, up to 2.2 bytes for each cell. With
+    /// less they become coarser, which costs false reads. With 0 every tanker is read.
     pub filter_bytes: u64,
     /// Limit in bytes of the locality cache: 54 for each fingerprint of a container, some 30 KiB for a container of 512
     /// chunks. A dozen containers for each concurrently written stream are plenty. Used only with

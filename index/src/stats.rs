@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use crate::guide::{Guide, guided_by};
 use crate::index::Index;
 use crate::options::{WRITTEN_CELL_BYTES, WRITTEN_FILES_BYTES};
 
@@ -42,7 +43,7 @@ pub struct IndexStats {
     pub memory_bytes: u64,
     /// The part of it for the cache of buckets and counts.
     pub cache_bytes: u64,
-    /// The part of it for the Bloom filters of the sealed tankers.
+    /// The part of it for the filters of the sealed tankers and guides.
     pub filter_bytes: u64,
     /// The part of it for the locality cache.
     pub locality_bytes: u64,
@@ -50,6 +51,12 @@ pub struct IndexStats {
     pub locality_containers: u64,
     /// Tables of containers read for the locality cache.
     pub locality_tables_read: u64,
+    /// Guides: each answers for many old tankers together.
+    pub guides: u64,
+    /// Sealed tankers to which guides lead.
+    pub guided_tankers: u64,
+    /// Bits for each cell in the filter of the largest guide. 0 until it is loaded, or without memory: then each lookup reads a page.
+    pub guide_bits_per_cell: u64,
     /// Bits of the filters for each cell of the fullest tanker.
     pub filter_bits_per_cell: u64,
     /// Sealed tankers without a filter, for lack of memory or because of damage: each lookup reads them.
@@ -88,13 +95,21 @@ impl Index {
         let set = self.sealed_set();
         let sizes = self.open.sizes();
         let filters = self.filters.sizes();
+        let guides: Vec<&Guide> = set.guides().iter().map(|guided| &*guided.guide).collect();
+        let guided = guided_by(set.guides().iter().map(|guided| &guided.guide));
+        let guided = set.tankers().iter().filter(|tanker| guided.contains(&tanker.id)).count() as u64;
         let covered = set.tankers().iter().filter(|tanker| tanker.filter.is_some()).count() as u64;
-        let uncovered = set.tankers().len() as u64 - covered;
+        let uncovered = (set.tankers().len() as u64).saturating_sub(covered + guided);
+        let bits = |guide: &Guide| guide.bits().unwrap_or(0);
+        let filter_bytes = filters.bytes + guides.iter().map(|guide| guide.filter_bytes()).sum::<u64>();
+        let tanker_false_reads = self.filters.fullness().expected_false_reads(filters.fold, covered, uncovered);
+        let guide_false_reads: f64 = guides.iter().map(|guide| 0.5_f64.powi(bits(guide) as i32)).sum();
         let locality = self.locality.sizes();
         let extremes = || set.tankers().iter().map(|tanker| tanker.bucket_extremes());
         let open_bytes = sizes.memory_bytes + self.frozen_bytes.load(Ordering::Relaxed);
         let (occupancy_bytes, cache_bytes) = (self.occupancy.memory_bytes(), self.cache.bytes());
-        let directories: u64 = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum();
+        let directories = set.tankers().iter().map(|tanker| tanker.memory_bytes()).sum::<u64>()
+            + guides.iter().map(|guide| guide.file.memory_bytes()).sum::<u64>();
         IndexStats {
             cells: self.len(),
             open_cells: sizes.cells,
@@ -109,17 +124,24 @@ impl Index {
             bucket_cells_max: extremes().map(|(most, _)| u64::from(most)).max().unwrap_or(0),
             bucket_imbalance_max: extremes().map(|(most, least)| u64::from(most - least)).max().unwrap_or(0),
             sealed_tankers: set.tankers().len() as u64,
-            memory_bytes: open_bytes + directories + occupancy_bytes + cache_bytes + filters.bytes + locality.bytes,
+            memory_bytes: open_bytes + directories + occupancy_bytes + cache_bytes + filter_bytes + locality.bytes,
             cache_bytes,
-            filter_bytes: filters.bytes,
+            filter_bytes,
+            guides: guides.len() as u64,
+            guided_tankers: guided,
+            guide_bits_per_cell: guides
+                .iter()
+                .max_by_key(|guide| guide.file.cells())
+                .map_or(0, |guide| u64::from(bits(guide))),
             locality_bytes: locality.bytes,
             locality_containers: locality.containers,
             locality_tables_read: locality.tables_read,
             filter_bits_per_cell: self.filters.fullness().bits_per_cell(filters.fold) as u64,
             tankers_without_filter: uncovered,
-            false_reads_per_million: (self.filters.fullness().expected_false_reads(filters.fold, covered, uncovered)
-                * 1e6) as u64,
-            disk_bytes: open_file_bytes + set.tankers().iter().map(|tanker| tanker.disk_bytes()).sum::<u64>(),
+            false_reads_per_million: ((tanker_false_reads + guide_false_reads) * 1e6) as u64,
+            disk_bytes: open_file_bytes
+                + set.tankers().iter().map(|tanker| tanker.disk_bytes()).sum::<u64>()
+                + guides.iter().map(|guide| guide.file.disk_bytes()).sum::<u64>(),
             bucket_reads: self.cache.reads(),
             bucket_read_bytes: self.cache.read_bytes(),
             checkpoints: self.checkpoints.load(Ordering::Relaxed),

@@ -58,7 +58,7 @@ impl Indexes {
         self.chunks.times_lost() + self.nodes.times_lost()
     }
 
-    /// Finds what is lost in sealed tankers, so that all the rest is known not to be. If it cannot, everything may be lost.
+    /// Finds the lost cells of sealed tankers, so that all others are known not to be lost. If it cannot, everything may be lost.
     pub fn gather_lost(&self) {
         for index in [&self.chunks, &self.nodes] {
             if let Err(error) = index.gather_lost() {

@@ -9,7 +9,7 @@ use crate::durability::export::CopyDepth;
 use crate::progress::Progress;
 use crate::upkeep::affected::{AffectedFiles, AffectedFinder, Lost};
 use crate::upkeep::check::{CheckOptions, CheckReport, Checker};
-use crate::upkeep::export_watch::ExportWatch;
+use crate::upkeep::export_watch;
 use crate::upkeep::scrub::{BadCopy, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
 
 impl Pool {
@@ -144,7 +144,7 @@ impl Pool {
     /// The thread cannot be started.
     pub fn watch_export(&self) -> Result<()> {
         if !self.core.is_read_only() {
-            *self.export_watch.lock() = Some(ExportWatch::start(&self.core, EXPORT_VERIFY_AFTER)?);
+            *self.export_watch.lock() = Some(export_watch::start(&self.core, EXPORT_VERIFY_AFTER)?);
         }
         Ok(())
     }

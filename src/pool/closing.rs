@@ -4,7 +4,7 @@ use dedupfs_base::{ReadOnly, Result};
 
 use super::{Pool, busy};
 use crate::config::CLOSE_PATIENCE;
-use crate::upkeep::export_watch::ExportWatch;
+use crate::upkeep::beside::Beside;
 
 impl Pool {
     /// Closes the pool: makes everything durable, seals the containers and writes checkpoints of the indexes. Calls of the service fail
@@ -21,6 +21,9 @@ impl Pool {
         self.core.exporter.hurry(true);
         drop(self.export_watch.lock().take());
         drop(self.suspects.lock().take());
+        if let Some(watch) = &mut *self.index_watch.lock() {
+            watch.hurry();
+        }
         if *self.is_settled.lock() {
             // All changes are durable already, or were only made in memory.
             self.core.gate.close(CLOSE_PATIENCE);
@@ -93,7 +96,7 @@ impl Pool {
         let _one = self.exclusively()?;
         self.scrub.stop();
         self.core.exporter.hurry(true);
-        *self.watch_ended.lock() |= self.export_watch.lock().take().is_some_and(ExportWatch::end);
+        *self.watch_ended.lock() |= self.export_watch.lock().take().is_some_and(Beside::end);
         let no_scrub = self.scrub.running.try_lock_for(CLOSE_PATIENCE);
         self.core.exporter.hurry(false);
         let outcome = match no_scrub {

@@ -52,10 +52,10 @@ pub use unrecovered::UnrecoveredPool;
 use crate::config::CLOSE_PATIENCE;
 use crate::service::Service;
 use crate::transfer::{self, Cutting, ImageFiles, ImageOptions, Patterns, PutOptions, TransferReport};
+use crate::upkeep::beside::Beside;
 use crate::upkeep::check::RebuildReport;
-use crate::upkeep::export_watch::ExportWatch;
 use crate::upkeep::reclaim::ReclaimControl;
-use crate::upkeep::scrub::{ScrubControl, SuspectThread};
+use crate::upkeep::scrub::ScrubControl;
 use crate::versions::snapshot::SnapshotsMade;
 use dedupfs_base::{EngineError, Result};
 
@@ -75,9 +75,11 @@ pub struct Pool {
     /// A leaf.
     snapshots_made: Mutex<SnapshotsMade>,
     /// Only for writable pools.
-    suspects: Mutex<Option<SuspectThread>>,
+    suspects: Mutex<Option<Beside>>,
+    /// Only for writable pools.
+    index_watch: Mutex<Option<Beside>>,
     /// Only for pools that were mounted for writing.
-    export_watch: Mutex<Option<ExportWatch>>,
+    export_watch: Mutex<Option<Beside>>,
     /// Becoming read-only ended the verification of the export before it was done.
     watch_ended: Mutex<bool>,
     recovery: RecoveryReport,
@@ -293,6 +295,7 @@ impl Pool {
         self.core.exporter.hurry(true);
         drop(self.export_watch.lock().take());
         drop(self.suspects.lock().take());
+        drop(self.index_watch.lock().take());
         self.core.committer.stop();
         if let Some(thread) = self.commit_thread.lock().take()
             && thread.join().is_err()

@@ -148,8 +148,17 @@ pub struct IndexSummary {
     pub bucket_reads: u64,
     /// Bytes of those buckets.
     pub bucket_read_bytes: u64,
-    /// Resident bytes of the Bloom filters.
+    /// Resident bytes of the filters.
     pub filter_bytes: u64,
+    /// Guides, each to many old tankers.
+    #[serde(default)]
+    pub guides: u64,
+    /// Sealed tankers to which guides lead.
+    #[serde(default)]
+    pub guided_tankers: u64,
+    /// Bits for each fingerprint in the filter of the largest guide; 0 until it is loaded.
+    #[serde(default)]
+    pub guide_bits_per_cell: u64,
     /// Bits for each fingerprint of a full tanker.
     pub filter_bits_per_cell: u64,
     /// Sealed tankers without a filter.
@@ -334,6 +343,9 @@ fn index(index: &Index) -> IndexSummary {
         bucket_reads: stats.bucket_reads,
         bucket_read_bytes: stats.bucket_read_bytes,
         filter_bytes: stats.filter_bytes,
+        guides: stats.guides,
+        guided_tankers: stats.guided_tankers,
+        guide_bits_per_cell: stats.guide_bits_per_cell,
         filter_bits_per_cell: stats.filter_bits_per_cell,
         tankers_without_filter: stats.tankers_without_filter,
         false_reads_per_million: stats.false_reads_per_million,

@@ -35,8 +35,9 @@ use crate::durability::indexes::chunks_at_most;
 use crate::durability::space::OptionalWrites;
 use crate::progress::Progress;
 use crate::service::Service;
+use crate::upkeep::index_watch;
 use crate::upkeep::reclaim::ReclaimControl;
-use crate::upkeep::scrub::{ScrubControl, SuspectThread};
+use crate::upkeep::scrub::{ScrubControl, suspects};
 
 /// The defects of a pool before its recovery.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -266,7 +267,8 @@ impl UnrecoveredPool {
         if recovery.is_needed() {
             tracing::info!(%recovery, "recovered after an unclean end");
         }
-        let suspects = if read_only { None } else { Some(SuspectThread::start(&core)?) };
+        let suspects = if read_only { None } else { Some(suspects::start(&core)?) };
+        let index_watch = if read_only { None } else { Some(index_watch::start(&core, options.commit_interval)?) };
         Ok(Arc::new(Pool {
             core,
             service,
@@ -276,6 +278,7 @@ impl UnrecoveredPool {
             snapshots_made: Mutex::default(),
             suspects: Mutex::new(suspects),
             export_watch: Mutex::new(None),
+            index_watch: Mutex::new(index_watch),
             watch_ended: Mutex::new(false),
             commit_thread: Mutex::new(Some(commit_thread)),
             is_settled: Mutex::new(read_only),

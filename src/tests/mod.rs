@@ -6,6 +6,7 @@ mod counting;
 pub(crate) mod export;
 #[path = "../../tests/common/falsify.rs"]
 mod falsify;
+mod guides;
 mod held;
 mod memory;
 mod rebuild;

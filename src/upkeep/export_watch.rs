@@ -7,11 +7,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dedupfs_base::Result;
-use dedupfs_store::StoreError;
-use dedupfs_sync::channel::{Receiver, RecvTimeoutError, Sender, bounded};
+use dedupfs_sync::channel::Receiver;
 use dedupfs_sync::clock::Instant;
-use dedupfs_sync::thread::JoinHandle;
 
+use super::beside::{Beside, goes_on_after};
 use crate::config::{EXPORT_INTERVAL, EXPORT_VERIFY_BYTES_PER_S};
 use crate::durability::export::{CopyDepth, ExportCheck, is_damage};
 use crate::engine::Core;
@@ -23,41 +22,10 @@ const ACTIVE: Duration = Duration::from_secs(1);
 /// Longest rest after one step.
 const REST_MAX: Duration = Duration::from_secs(2);
 
-/// The verification thread; dropping this ends it.
-pub(crate) struct ExportWatch {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl ExportWatch {
-    /// Starts the thread; it begins its work `after` this time.
-    pub(crate) fn start(core: &Arc<Core>, after: Duration) -> Result<Self> {
-        let (stop, stopped) = bounded(1);
-        let core = Arc::downgrade(core);
-        let thread = dedupfs_sync::thread::Builder::new()
-            .name("export-verify".to_owned())
-            .spawn(move || watch(&core, after, &stopped))
-            .map_err(|error| StoreError::from_io("start", "thread that verifies the export", error))?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-
-    /// Ends the thread; returns whether it was still running.
-    pub(crate) fn end(self) -> bool {
-        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
-    }
-}
-
-impl Drop for ExportWatch {
-    fn drop(&mut self) {
-        // Closing the channel ends the thread after its current step.
-        self.stop = None;
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != dedupfs_sync::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that verifies the export panicked");
-        }
-    }
+/// Starts the thread; it begins its work `after` this time.
+pub(crate) fn start(core: &Arc<Core>, after: Duration) -> Result<Beside> {
+    let core = Arc::downgrade(core);
+    Beside::start("export-verify", move |stopped| watch(&core, after, stopped))
 }
 
 fn watch(core: &Weak<Core>, after: Duration, stopped: &Receiver<()>) {
@@ -77,11 +45,6 @@ fn watch(core: &Weak<Core>, after: Duration, stopped: &Receiver<()>) {
     tracing::warn!(
         "the export was written again and again while it was verified: the next scrub, fsck or mount verifies it"
     );
-}
-
-/// Waits; returns `false` if the thread is to end.
-fn goes_on_after(stopped: &Receiver<()>, wait: Duration) -> bool {
-    stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout)
 }
 
 /// Verifies the export once; returns whether the verification came to its end.

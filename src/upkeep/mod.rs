@@ -1,9 +1,11 @@
 //! Upkeep: work on stored content beside all other work. Nothing here serves a client.
 
 pub(crate) mod affected;
+pub(crate) mod beside;
 pub mod check;
 mod count_down;
 pub(crate) mod export_watch;
+pub(crate) mod index_watch;
 pub(crate) mod inspect;
 pub mod reclaim;
 pub mod scrub;

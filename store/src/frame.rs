@@ -68,6 +68,7 @@ pub enum FrameKind {
     Notes = 22,
     Forwarding = 23,
     Arranging = 24,
+    TankerGuide = 25,
 }
 
 impl FrameKind {
@@ -101,6 +102,7 @@ impl FrameKind {
             22 => (Self::Notes, "notes of a put"),
             23 => (Self::Forwarding, "forwarding notes"),
             24 => (Self::Arranging, "credit of arranging"),
+            25 => (Self::TankerGuide, "guide to tankers"),
             _ => return None,
         })
     }
@@ -319,7 +321,7 @@ mod tests {
     #[test]
     fn every_kind_is_read_as_it_is_written() {
         let known: Vec<u8> = (0..=u8::MAX).filter(|byte| FrameKind::from_u8(*byte).is_some()).collect();
-        assert_eq!(known, (1..=14).chain(16..=24).collect::<Vec<u8>>());
+        assert_eq!(known, (1..=14).chain(16..=25).collect::<Vec<u8>>());
         assert!(known.iter().all(|byte| FrameKind::from_u8(*byte).is_some_and(|kind| kind as u8 == *byte)));
     }
 

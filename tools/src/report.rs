@@ -224,8 +224,12 @@ fn memory(lines: &mut Lines, stats: &PoolStats) {
     if index.sealed_tankers > 0 {
         let expected = index.false_reads_per_million as f64 / 1e6;
         let bits = index.filter_bits_per_cell;
+        let guided = match index.guided_tankers {
+            0 => String::new(),
+            count => format!(", {} in guides to {count} tankers", index.guide_bits_per_cell),
+        };
         let text = format!(
-            "{}, {bits} bits for each fingerprint: {expected:.4} false reads for each new chunk",
+            "{}, {bits} bits for each fingerprint{guided}: {expected:.4} false reads for each new chunk",
             show(index.filter_bytes)
         );
         lines.line("chunk filters", text);

@@ -11,7 +11,7 @@
 //! - *backup*: runs of 64 containers in stored order, as a backup repeats them.
 //!
 //! No printed time includes making fingerprints or making up the tables of containers. The promised limits of reads and
-//! memory are asserted. Beside the rate of absent lookups, two figures show how far it is from the machine's own limit:
+//! memory are asserted, those of reads unless `--filter-mib` is given. Beside the rate of absent lookups, two figures show how far it is from the machine's own limit:
 //! the rows of the filter array that one lookup asks, by formula, and the time of a random load from as much memory.
 //!
 //! All files lie below `--dir` and are removed at the end. They are as warm in the page cache as memory allows: reads
@@ -65,11 +65,11 @@ fn scattered(position: u64, stored: u64) -> u64 {
 /// measures both.
 const DOUBLED_FROM: u64 = 128 * MILLION;
 
-/// Most reads of the index for 500 chunks in the order of a backup.
-const READS_FOR_500_MAX: f64 = 1.0;
+/// Most reads of the index for 500 chunks in the order of a backup: a bucket, and a page of a guide.
+const READS_FOR_500_MAX: f64 = 1.5;
 
 /// Most reads for a stored fingerprint in random order, and the longest read.
-const READS_RANDOM_MAX: f64 = 1.05;
+const READS_RANDOM_MAX: f64 = 2.1;
 const READ_BYTES_MAX: u64 = 48 << 10;
 
 /// Tables of the containers that hold the first `stored` numbers.
@@ -102,6 +102,7 @@ struct Arguments {
     redb_max: u64,
     filter_bytes: Option<u64>,
     cache_bytes: u64,
+    has_guides: bool,
 }
 
 /// Parses a number: "64M" is 64 times 2^20.
@@ -121,6 +122,7 @@ fn arguments() -> Arguments {
         redb_max: MILLION,
         filter_bytes: None,
         cache_bytes: 64 << 20,
+        has_guides: true,
     };
     let mut given = std::env::args().skip(1);
     while let Some(name) = given.next() {
@@ -132,9 +134,12 @@ fn arguments() -> Arguments {
             "--redb-max" => found.redb_max = number(&value()),
             "--filter-mib" => found.filter_bytes = Some(number(&value()) << 20),
             "--cache-mib" => found.cache_bytes = number(&value()) << 20,
+            "--without-guides" => found.has_guides = false,
             // Cargo's own option.
             "--bench" => {}
-            other => panic!("{other}? known are --max, --dir, --ram-max, --redb-max, --filter-mib and --cache-mib"),
+            other => panic!(
+                "{other}? known are --max, --dir, --ram-max, --redb-max, --filter-mib, --cache-mib and --without-guides"
+            ),
         }
     }
     found
@@ -151,8 +156,18 @@ pub(crate) fn per_second(count: u64, elapsed: Duration) -> String {
     if rate > 1e6 { format!("{:.2} M/s", rate / 1e6) } else { format!("{:.0} k/s", rate / 1e3) }
 }
 
-/// Inserts a range of numbers and writes a checkpoint; returns the time that the index took.
-fn insert(index: &Index, from: u64, to: u64, row: &mut u64) -> Duration {
+/// Makes guides until none is due; returns the time that it took. A mount does it in a thread of its own.
+fn tend_guides(index: &Index, row: u64) -> Duration {
+    let started = Instant::now();
+    while index.tend_guides(&mut || true).unwrap() {
+        index.checkpoint(row).unwrap();
+    }
+    started.elapsed()
+}
+
+/// Inserts a range of numbers and writes a checkpoint; returns the times that the index took for that, and for guides.
+fn insert(index: &Index, from: u64, to: u64, row: &mut u64, has_guides: bool) -> (Duration, Duration) {
+    let mut guiding = Duration::ZERO;
     let mut changes = Vec::with_capacity(ROW as usize);
     let mut elapsed = Duration::ZERO;
     for first in (from..to).step_by(ROW as usize) {
@@ -166,12 +181,18 @@ fn insert(index: &Index, from: u64, to: u64, row: &mut u64) -> Duration {
         index.apply(*row, &changes).unwrap();
         if index.wants_checkpoint() {
             index.checkpoint(*row).unwrap();
+            elapsed += started.elapsed();
+            if has_guides {
+                guiding += tend_guides(index, *row);
+            }
+        } else {
+            elapsed += started.elapsed();
         }
-        elapsed += started.elapsed();
     }
     let started = Instant::now();
     index.checkpoint(*row).unwrap();
-    elapsed + started.elapsed()
+    elapsed += started.elapsed();
+    (elapsed, if has_guides { guiding + tend_guides(index, *row) } else { guiding })
 }
 
 /// Asks all `numbers` in batches and prints the cost; returns the reads for each.
@@ -230,12 +251,24 @@ fn open_and_ask_absent(
     let started = Instant::now();
     let index = Index::open(&dynamic, DIRECTORY, &POOL, options).unwrap();
     let (elapsed, reading) = (started.elapsed(), device.take_read_time());
+    let started = Instant::now();
+    let loading = if index.stats().guides > 0 {
+        index.tend_guides(&mut || false).unwrap();
+        started.elapsed()
+    } else {
+        Duration::ZERO
+    };
     let stats = index.stats();
     println!(
-        "  opened in {:.0} ms, threads together read for {:.0} ms; {} tankers with {} bits for each fingerprint, imbalance at most {}, \
-         fullest bucket {:.1} KiB; {:.1} bytes on disk for each fingerprint",
+        "  opened in {:.0} ms, threads together read for {:.0} ms, filters of guides loaded behind that in {:.0} ms; {} guides with up from {} \
+         bits to {} tankers; {} tankers with {} bits for each fingerprint, imbalance at most {}, fullest bucket {:.1} KiB; {:.1} bytes on \
+         disk for each fingerprint",
         elapsed.as_secs_f64() * 1e3,
         reading.as_secs_f64() * 1e3,
+        loading.as_secs_f64() * 1e3,
+        stats.guides,
+        stats.guide_bits_per_cell,
+        stats.guided_tankers,
         stats.sealed_tankers,
         stats.filter_bits_per_cell,
         stats.bucket_imbalance_max,
@@ -293,8 +326,13 @@ fn main() {
     let sizes = [1, 4, 16, 64, 256, 1024].map(|millions| millions * MILLION);
     let sizes: Vec<u64> = sizes.into_iter().filter(|size| *size < arguments.max).chain([arguments.max]).collect();
     for size in sizes {
-        let elapsed = insert(&index, stored, size, &mut row);
-        println!("{} M fingerprints: inserted {}", size / MILLION, per_second(size - stored, elapsed));
+        let (elapsed, guiding) = insert(&index, stored, size, &mut row, arguments.has_guides);
+        let share = guiding.as_secs_f64() / elapsed.as_secs_f64() * 100.0;
+        println!(
+            "{} M fingerprints: inserted {}; {share:.0}% more time for guides",
+            size / MILLION,
+            per_second(size - stored, elapsed)
+        );
         stored = size;
         drop(index);
         let absent: Vec<u64> = (1 << 40..(1 << 40) + (2 << 20)).collect();
@@ -302,12 +340,15 @@ fn main() {
         (index, tables) = open_and_ask_absent(&timed, options, stored, &absent);
         let random: Vec<u64> = (0..20_000).map(|position| scattered(position, stored)).collect();
         let reads = ask((&index, &timed), &tables, "present, random", &random, true);
-        assert!(reads <= READS_RANDOM_MAX, "{reads} reads in random order");
+        assert!(arguments.filter_bytes.is_some() || reads <= READS_RANDOM_MAX, "{reads} reads in random order");
         let run = 64 * CHUNKS_PER_CONTAINER;
         let starts = (0..32).map(|start| scattered(start + (1 << 30), stored - run) / BATCH as u64 * BATCH as u64);
         let backup: Vec<u64> = starts.flat_map(|start| start + 77..start + 77 + run - BATCH as u64).collect();
         let reads = ask((&index, &timed), &tables, "present, backup order", &backup, true) * 500.0;
-        assert!(reads <= READS_FOR_500_MAX, "{reads} reads for 500 in the order of a backup");
+        assert!(
+            arguments.filter_bytes.is_some() || reads <= READS_FOR_500_MAX,
+            "{reads} reads for 500 in the order of a backup"
+        );
         show(&index.stats(), budget_bytes);
         if size >= DOUBLED_FROM {
             println!("  with memory for 48 bits:");

@@ -16,6 +16,7 @@
 //! three times in the life of an opened index. Transposing needs no lock: after a concurrent fold it is repeated.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_sync::RwLock;
 
@@ -46,7 +47,7 @@ const _: () = assert!((MERGE_WORDS * 64).is_multiple_of(48) && (MERGE_MANY_WORDS
 pub(crate) struct FilterArray {
     stored_bits: u64,
     fullness: Fullness,
-    limit_bytes: u64,
+    limit_bytes: AtomicU64,
     state: RwLock<Groups>,
 }
 
@@ -87,6 +88,7 @@ impl FilterArray {
                 break;
             }
         }
+        let limit_bytes = AtomicU64::new(limit_bytes);
         let array = Self { stored_bits, fullness, limit_bytes, state: RwLock::new(state) };
         array.warn_if_scant(fold, tankers);
         Arc::new(array)
@@ -113,7 +115,7 @@ impl FilterArray {
             let columns: u32 = state.groups.iter().map(Group::columns).sum();
             let rows = self.stored_bits / state.fold;
             let wanted = columns.clamp(*COLUMNS_GROWN.start(), *COLUMNS_GROWN.end());
-            if state.grow(rows, 1 << wanted.ilog2(), self.limit_bytes) {
+            if state.grow(rows, 1 << wanted.ilog2(), self.limit_bytes()) {
                 continue;
             }
             let Some(factor) = self.fullness.next_factor(state.fold) else {
@@ -122,7 +124,7 @@ impl FilterArray {
                     "no memory for the filter of another tanker: each absent lookup reads {} buckets more; the filters \
                      may take {} MiB",
                     state.refused,
-                    self.limit_bytes >> 20
+                    self.limit_bytes() >> 20
                 );
                 return None;
             };
@@ -143,10 +145,19 @@ impl FilterArray {
                  tankers; {} MiB instead of {} would make it {:.4}",
                 self.fullness.expected_false_reads(fold, tankers, 0),
                 bytes_for(self.stored_bits, better, tankers).div_ceil(1 << 20),
-                self.limit_bytes >> 20,
+                self.limit_bytes() >> 20,
                 self.fullness.expected_false_reads(better, tankers, 0),
             );
         }
+    }
+
+    fn limit_bytes(&self) -> u64 {
+        self.limit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Changes the limit for further columns. Memory that is in use stays.
+    pub(crate) fn set_limit_bytes(&self, limit_bytes: u64) {
+        self.limit_bytes.store(limit_bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn fullness(&self) -> Fullness {

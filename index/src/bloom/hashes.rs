@@ -3,6 +3,8 @@
 
 use dedupfs_store::Fingerprint;
 
+use crate::guide::Key;
+
 /// Number of hash functions. The module's head explains why all shapes use the same number.
 pub(crate) const HASHES: usize = 12;
 
@@ -12,6 +14,8 @@ const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Two independent words of a fingerprint, from which all its places follow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Hashes {
+    /// By which guides know it.
+    pub(crate) key: Key,
     first: u64,
     step: u64,
 }
@@ -24,7 +28,7 @@ impl Hashes {
         let first = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         // Odd, so that the places differ.
         let step = u64::from_le_bytes([i, j, k, l, m, n, o, p]) | 1;
-        Self { first, step }
+        Self { key: Key::of(fingerprint), first, step }
     }
 
     /// Place number `number` in a filter of `bits`; always below `bits`.

@@ -34,18 +34,19 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 use dedupfs_sync::canary::{Canary, is_planted};
 
 use crate::cell::Entry;
+use crate::guide::{Guide, guided_by};
 use crate::index::{Applier, Checkpointer, Index};
 use crate::leftovers::Removed;
 use crate::manifest::{Extent, Manifest};
 use crate::names::{
-    MANIFEST_NAME, containers_name, counts_name, filter_name, generation_of, is_ours, join, occupancy_name, open_name,
-    tanker_name,
+    MANIFEST_NAME, containers_name, counts_name, filter_name, generation_of, guide_name, is_ours, join, occupancy_name,
+    open_name, tanker_name,
 };
 use crate::occupancy::Tally;
 use crate::open::Patch;
 use crate::open::file::OpenFile;
 use crate::options::{DISSOLVE_DIVISOR, WRITTEN_CELL_BYTES, WRITTEN_FILES_BYTES};
-use crate::sealed::{SealedSet, SealedTanker, TankerNames};
+use crate::sealed::{FilterOf, SealedSet, SealedTanker, TankerNames};
 
 /// The committed state after a row, to be written by a checkpoint. Later changes do not affect it.
 #[derive(Debug)]
@@ -183,15 +184,17 @@ impl Index {
         let full = frozen.cells.len() as u64 >= self.options.sealed_cells();
         let incomplete = frozen.set.tankers().iter().any(|tanker| !tanker.has_summary());
         let open_changed = frozen.open_version != state.open_version;
-        let changed = open_changed || full || incomplete || !frozen.patches.is_empty();
+        let built = self.guide_work.lock().built.clone();
+        let changed = open_changed || full || incomplete || built.is_some() || !frozen.patches.is_empty();
         let (row, extent, open_version) = (frozen.row, frozen.extent, frozen.open_version);
         if !changed && row == self.position() && extent == state.extent {
             return Ok(());
         }
         state.generation += 1;
         let (old, old_open) = (frozen.set.clone(), state.open_file);
+        let guides = old.guides_with(built.as_ref());
         self.frozen_bytes.store(frozen.memory_bytes(), Ordering::Relaxed);
-        let written = if changed { Some(self.write_files(state, frozen, open_changed)) } else { None };
+        let written = if changed { Some(self.write_files(state, frozen, open_changed, &guides)) } else { None };
         self.frozen_bytes.store(0, Ordering::Relaxed);
         let written = written.transpose()?;
         if written.is_some() {
@@ -205,6 +208,7 @@ impl Index {
             next_tanker: written.as_ref().map_or(state.next_tanker, |written| written.next_tanker),
             open: written.as_ref().map_or(state.open_file, |written| written.open_file),
             tankers: tankers.iter().map(|tanker| tanker.names()).collect(),
+            guides: guides.iter().map(|guide| guide.file.names.clone()).collect(),
         };
         manifest.replace(&*self.device, &self.directory, &self.pool)?;
 
@@ -218,7 +222,10 @@ impl Index {
         state.open_version = open_version;
         self.open_file_bytes.store(manifest.open.bytes, Ordering::Relaxed);
         if let Some(written) = written {
-            self.publish(&written);
+            self.publish(&written, guides);
+        }
+        if built.is_some() {
+            self.guide_work.lock().built = None;
         }
         self.position.store(row, Ordering::Release);
         self.checkpoints.fetch_add(1, Ordering::Relaxed);
@@ -235,7 +242,14 @@ impl Index {
     }
 
     /// Folds, seals, and writes the remaining open cells.
-    fn write_files(&self, state: &Checkpointer, frozen: Frozen, open_changed: bool) -> Result<Written> {
+    fn write_files(
+        &self,
+        state: &Checkpointer,
+        frozen: Frozen,
+        open_changed: bool,
+        guides: &[Arc<Guide>],
+    ) -> Result<Written> {
+        let guided = guided_by(guides.iter());
         let Frozen { set, mut patches, cells: mut entries, .. } = frozen;
         let generation = state.generation;
         let mut next_tanker = state.next_tanker;
@@ -250,7 +264,12 @@ impl Index {
                 }
                 Some(patches) => {
                     let room = self.dissolve_below().saturating_sub(dissolved.len() as u64);
-                    let (next, cells) = self.fold(tanker, &patches, generation, room)?;
+                    let filter = match &tanker.filter {
+                        _ if guided.contains(&tanker.id) => FilterOf::Guide,
+                        Some(column) => FilterOf::Before(column.clone()),
+                        None => FilterOf::Itself,
+                    };
+                    let (next, cells) = self.fold(tanker, &patches, generation, (room, filter))?;
                     let is_removed = |(_, patch): &&(Fingerprint, Patch)| patch.cell.is_none();
                     let removed = patches.iter().filter(is_removed).map(|(_, patch)| patch.index).collect();
                     folded.insert(tanker.id, Folding { patches, removed, dissolved: next.is_none() });
@@ -273,7 +292,8 @@ impl Index {
         for mut entries in groups.into_iter().rev() {
             entries.sort_unstable_by_key(|entry| entry.fingerprint);
             let ids = (next_tanker, generation);
-            let tanker = SealedTanker::write(self.writer(), ids, self.options.buckets_per_tanker, &entries, None)?;
+            let tanker =
+                SealedTanker::write(self.writer(), ids, self.options.buckets_per_tanker, &entries, FilterOf::Itself)?;
             sealed.push(Sealed { tanker: Arc::new(tanker), entries });
             next_tanker += 1;
         }
@@ -285,6 +305,9 @@ impl Index {
         // Newest first.
         let mut tankers: Vec<_> = sealed.iter().rev().map(|sealed| sealed.tanker.clone()).collect();
         tankers.append(&mut kept);
+        for tanker in tankers.iter_mut().filter(|tanker| tanker.filter.is_some() && guided.contains(&tanker.id)) {
+            *tanker = Arc::new(tanker.without_filter());
+        }
         Ok(Written { tankers, sealed, folded, dissolved, open_file, next_tanker })
     }
 
@@ -301,7 +324,7 @@ impl Index {
         tanker: &SealedTanker,
         patches: &[(Fingerprint, Patch)],
         generation: u64,
-        room: u64,
+        (room, filter): (u64, FilterOf),
     ) -> Result<(Option<SealedTanker>, Vec<Entry>)> {
         if patches.iter().all(|(_, patch)| !patch.relocated) {
             let counts = patches.iter().filter_map(|(_, patch)| Some((patch.index, patch.cell?)));
@@ -335,7 +358,6 @@ impl Index {
             return Ok((None, entries));
         }
         let ids = (tanker.id, generation);
-        let filter = tanker.filter.clone();
         let buckets = self.options.buckets_per_tanker;
         Ok((Some(SealedTanker::write(self.writer(), ids, buckets, &entries, filter)?), Vec::new()))
     }
@@ -367,6 +389,9 @@ impl Index {
                 replaced.extend(files_of(&old).into_iter().filter(|name| !kept.contains(name)));
             }
         }
+        let kept: HashSet<u64> = manifest.guides.iter().map(|guide| guide.id).collect();
+        let gone = old.guides().iter().map(|guided| &guided.guide.file.names).filter(|names| !kept.contains(&names.id));
+        replaced.extend(gone.map(|names| guide_name(names.id, names.generation)));
         for name in replaced {
             match self.device.remove(&join(&self.directory, &name)) {
                 // Not every tanker has all files.
@@ -384,6 +409,9 @@ impl Index {
         for tanker in &manifest.tankers {
             named.extend(files_of(tanker));
         }
+        named.extend(manifest.guides.iter().map(|guide| guide_name(guide.id, guide.generation)));
+        // It is being made, or waits for the next checkpoint.
+        named.extend(self.guide_work.lock().file());
         let mut removed = Removed::default();
         for entry in self.device.list(&self.directory)? {
             if !entry.is_directory

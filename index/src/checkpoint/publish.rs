@@ -19,13 +19,14 @@ use dedupfs_sync::thread;
 
 use super::{Folding, Sealed, Written};
 use crate::cell::{Cell, Entry};
+use crate::guide::Guide;
 use crate::index::Index;
 use crate::map::FingerprintMap;
 use crate::open::{Patch, SHARDS, Shard, shard_of};
 use crate::sealed::{SealedSet, SealedTanker, refresh_filter};
 
 impl Index {
-    pub(super) fn publish(&self, written: &Written) {
+    pub(super) fn publish(&self, written: &Written, guides: Vec<Arc<Guide>>) {
         let mut applier = self.applier.lock();
         for entry in &written.dissolved {
             let mut shard = self.open.write(shard_of(&entry.fingerprint));
@@ -37,7 +38,7 @@ impl Index {
         for Sealed { tanker, entries } in &written.sealed {
             self.bury(tanker.id, entries);
         }
-        let old = self.switch(&written.tankers);
+        let old = self.switch(&written.tankers, guides);
         thread::linger(Step::Checkpoint);
         for number in 0..SHARDS {
             let (cells, patches) = after(&self.open.read(number), number, written);
@@ -85,8 +86,8 @@ impl Index {
     }
 
     /// Does steps 2 and 3; returns the old set.
-    fn switch(&self, tankers: &[Arc<SealedTanker>]) -> Arc<SealedSet> {
-        let new = Arc::new(self.sealed_set().followed_by(tankers.to_vec(), self.filters.clone()));
+    fn switch(&self, tankers: &[Arc<SealedTanker>], guides: Vec<Arc<Guide>>) -> Arc<SealedSet> {
+        let new = Arc::new(self.sealed_set().followed_by(tankers.to_vec(), self.filters.clone(), guides));
         let epoch = new.epoch();
         let old = mem::replace(&mut *self.sealed.write(), new.clone());
         // Before the patches that describe changes of cells in these tankers are removed.

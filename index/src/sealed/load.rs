@@ -1,5 +1,6 @@
 //! Loading the summaries of all sealed tankers: most of the work of mounting an index.
 //!
+//! 0. A tanker to which a guide leads needs no filter: only its list of containers is read.
 //! 1. Take the tankers by 64, the number of columns in a word of the filter array, and reserve a column for each.
 //! 2. Read their filters page by page: the same page of all of them, each page checked before use, and merge them into
 //!    the array as one. As many threads as there are cores, but at most four, share the pages. So several reads are
@@ -12,7 +13,7 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -31,9 +32,13 @@ const LOADED_TOGETHER: usize = 64;
 const LOADERS_MAX: usize = 4;
 
 /// Loads the filters and containers of newly opened tankers; makes unreadable ones anew.
-pub(crate) fn load_summaries(writer: Writer<'_>, mut tankers: Vec<SealedTanker>) -> Vec<Arc<SealedTanker>> {
+pub(crate) fn load_summaries(
+    writer: Writer<'_>,
+    mut tankers: Vec<SealedTanker>,
+    guided: &HashSet<u64>,
+) -> Vec<Arc<SealedTanker>> {
     for together in tankers.chunks_mut(LOADED_TOGETHER) {
-        load_together(writer, together);
+        load_together(writer, together, guided);
     }
     tankers.into_iter().map(Arc::new).collect()
 }
@@ -64,9 +69,9 @@ struct Source<'a> {
     damage: Mutex<Option<StoreError>>,
 }
 
-fn load_together(writer: Writer<'_>, tankers: &mut [SealedTanker]) {
+fn load_together(writer: Writer<'_>, tankers: &mut [SealedTanker], guided: &HashSet<u64>) {
     let mut loading: Vec<Result<Loading>> = tankers.iter().map(|tanker| open_files(writer, tanker)).collect();
-    for tanker in &mut *tankers {
+    for tanker in tankers.iter_mut().filter(|tanker| !guided.contains(&tanker.id)) {
         tanker.filter = writer.filters.reserve();
     }
     // By words of the array. Nearly always there is only one, unless memory ran out in between.

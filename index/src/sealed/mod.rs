@@ -19,7 +19,7 @@ mod summary;
 mod tanker;
 
 pub use cache::Reads;
-pub(crate) use cache::{PageCache, reads_of_this_thread};
+pub(crate) use cache::{PageCache, PageKey, reads_of_this_thread};
 #[cfg(feature = "fuzzing")]
 pub(crate) use containers::ContainerShares;
 pub(crate) use containers::Share;
@@ -31,4 +31,4 @@ pub(crate) use occupancy::OccupancyList;
 pub(crate) use pages::{PagedFile, PagedFileKind};
 pub(crate) use set::{Found, SealedSet};
 pub(crate) use summary::{SummaryNames, refresh_filter};
-pub(crate) use tanker::{SealedTanker, TankerNames, Writer, bucket_of_prefix};
+pub(crate) use tanker::{FilterOf, SealedTanker, TankerNames, Writer, bucket_of_prefix};

@@ -2,6 +2,7 @@
 //!
 //! A lookup asks the Bloom filter array for the *candidates* of a fingerprint (MAD2 section III.B) and then only these
 //! tankers, newest first, because a backup usually repeats recent data. Tankers without a filter are always candidates.
+//! Old tankers have guides instead of filters of their own (see `guide`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use super::cache::PageCache;
 use super::tanker::{SealedTanker, bucket_of};
 use crate::bloom::{COLUMNS_MAX, Columns, FilterArray, Hashes};
 use crate::cell::Location;
+use crate::guide::{Built, Guide, Guided, Key, guided_by};
 use crate::lookup::Means;
 
 /// A cell found in a sealed tanker, without its count.
@@ -39,24 +41,39 @@ pub(crate) struct SealedSet {
     /// For each group of filters, the columns of this set's tankers.
     valid: Vec<Columns>,
     owners: Vec<Owners>,
-    /// Positions of tankers without a filter.
+    /// Positions of tankers without a filter, and without a guide.
     uncovered: Vec<u32>,
+    guides: Vec<Guided>,
     /// For each tanker, the number of the first set that had these cells.
     since: Vec<u64>,
     /// The first set from which on no tanker has gone, or had other cells.
     grown_since: u64,
 }
 
-/// (number of the query, position of a tanker). Sorted, they are in the order of queries, newest tanker first.
+/// (number of the query, position of a tanker, or [`GUIDE`] and the number of a guide). Sorted, they are in the order of queries, newest
+/// tanker first, guides last.
 pub(crate) type Candidate = (u32, u32);
 
+/// Marks the number of a guide among positions.
+const GUIDE: u32 = 1 << 31;
+
 impl SealedSet {
-    /// Makes a set of `tankers`, newest first, with their filters in `filters`.
-    pub(crate) fn new(epoch: u64, tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
+    /// Makes a set of `tankers`, newest first, with their filters in `filters`, or with guides to them.
+    pub(crate) fn new(
+        epoch: u64,
+        tankers: Vec<Arc<SealedTanker>>,
+        filters: Arc<FilterArray>,
+        guides: Vec<Arc<Guide>>,
+    ) -> Self {
+        let positions: HashMap<u64, u32> = tankers.iter().map(|tanker| tanker.id).zip(0..).collect();
+        let guided = guided_by(guides.iter());
+        let guides = guides.into_iter().map(|guide| Guided::new(guide, |id| positions.get(&id).copied())).collect();
         let (mut valid, mut owners, mut uncovered) = (Vec::<Columns>::new(), Vec::<Owners>::new(), Vec::new());
         for (position, tanker) in (0_u32..).zip(&tankers) {
             let Some(column) = &tanker.filter else {
-                uncovered.push(position);
+                if !guided.contains(&tanker.id) {
+                    uncovered.push(position);
+                }
                 continue;
             };
             let group = column.group as usize;
@@ -68,14 +85,19 @@ impl SealedSet {
             owners[group][column.column as usize] = position;
         }
         let since = vec![epoch; tankers.len()];
-        Self { epoch, tankers, filters, valid, owners, uncovered, since, grown_since: epoch }
+        Self { epoch, tankers, filters, valid, owners, uncovered, guides, since, grown_since: epoch }
     }
 
     /// Makes the set that follows this one.
-    pub(crate) fn followed_by(&self, tankers: Vec<Arc<SealedTanker>>, filters: Arc<FilterArray>) -> Self {
+    pub(crate) fn followed_by(
+        &self,
+        tankers: Vec<Arc<SealedTanker>>,
+        filters: Arc<FilterArray>,
+        guides: Vec<Arc<Guide>>,
+    ) -> Self {
         let before: HashMap<u64, (&Arc<SealedTanker>, u64)> =
             self.tankers.iter().zip(&self.since).map(|(tanker, since)| (tanker.id, (tanker, *since))).collect();
-        let mut next = Self::new(self.epoch + 1, tankers, filters);
+        let mut next = Self::new(self.epoch + 1, tankers, filters, guides);
         let mut unchanged = 0;
         for (tanker, since) in next.tankers.iter().zip(&mut next.since) {
             if let Some((_, before)) = before.get(&tanker.id).filter(|(before, _)| tanker.same_cells(before)) {
@@ -106,8 +128,19 @@ impl SealedSet {
         &self.tankers
     }
 
+    /// The guides of the next set: these without those that a new one replaces, and the new one.
+    pub(crate) fn guides_with(&self, built: Option<&Built>) -> Vec<Arc<Guide>> {
+        let is_replaced = |guide: &Arc<Guide>| built.is_some_and(|built| built.replaces.contains(&guide.id()));
+        let kept = self.guides.iter().map(|guided| &guided.guide).filter(|guide| !is_replaced(guide)).cloned();
+        kept.chain(built.and_then(|built| built.guide.clone())).collect()
+    }
+
+    pub(crate) fn guides(&self) -> &[Guided] {
+        &self.guides
+    }
+
     /// Finds the tankers that may hold the fingerprints, as (place in `hashes`, position), sorted. A tanker that holds
-    /// one is always among them. Needs no I/O.
+    /// one is always among them, or a guide to it. Needs no I/O.
     pub(crate) fn candidates(&self, hashes: &[Hashes], found: &mut Vec<Candidate>) {
         found.clear();
         self.filters.ask(&self.valid, hashes, |query, group, word, mut mask| {
@@ -119,6 +152,9 @@ impl SealedSet {
         });
         for &position in &self.uncovered {
             found.extend((0..hashes.len() as u32).map(|query| (query, position)));
+        }
+        for (number, guided) in (GUIDE..).zip(&self.guides) {
+            guided.guide.ask(hashes, |query| found.push((query as u32, number)));
         }
         found.sort_unstable();
     }
@@ -141,7 +177,39 @@ impl SealedSet {
         found
     }
 
+    /// Replaces a guide by the positions of the tankers to which it leads, newest first.
+    pub(crate) fn positions_of(&self, cache: &PageCache, candidate: u32, key: Key, found: &mut Vec<u32>) {
+        found.clear();
+        match candidate.checked_sub(GUIDE).and_then(|number| self.guides.get(number as usize)) {
+            Some(guided) => {
+                guided.positions_of(cache, key, found);
+                found.sort_unstable();
+            }
+            None => found.push(candidate),
+        }
+    }
+
+    /// Looks a fingerprint up in a tanker, or in those to which a guide leads.
     pub(crate) fn find_at(
+        &self,
+        cache: &PageCache,
+        candidate: u32,
+        fingerprint: &Fingerprint,
+    ) -> Result<Option<(Found, &SealedTanker)>> {
+        if candidate < GUIDE {
+            return self.find_in(cache, candidate, fingerprint);
+        }
+        let mut positions = Vec::new();
+        self.positions_of(cache, candidate, Key::of(fingerprint), &mut positions);
+        for position in positions {
+            if let Some(found) = self.find_in(cache, position, fingerprint)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    fn find_in(
         &self,
         cache: &PageCache,
         position: u32,
@@ -179,24 +247,58 @@ impl SealedSet {
             return Ok(());
         }
         wanted.sort_unstable_by_key(|&item| fingerprint(item));
-        let mut questions = self.candidates_with(means, wanted.iter().map(|&item| fingerprint(item)));
+        let questions = self.candidates_with(means, wanted.iter().map(|&item| fingerprint(item)));
+        let (of_guides, of_tankers): (Vec<_>, Vec<_>) =
+            questions.into_iter().partition(|(_, candidate)| *candidate >= GUIDE);
+        let mut asked = Asked { set: self, cache, wanted, answered: vec![false; wanted.len()] };
+        asked.ask(of_tankers, &fingerprint, &mut each)?;
+        // Only what is left costs pages of guides.
+        let mut led_to = Vec::new();
+        let mut positions = Vec::new();
+        let mut by_guide = of_guides;
+        by_guide.sort_unstable_by_key(|&(place, guide)| (guide, place));
+        for (place, guide) in by_guide {
+            if !asked.answered[place as usize] {
+                self.positions_of(cache, guide, Key::of(fingerprint(wanted[place as usize])), &mut positions);
+                led_to.extend(positions.iter().map(|position| (place, *position)));
+            }
+        }
+        asked.ask(led_to, &fingerprint, &mut each)
+    }
+}
+
+/// Fingerprints that are looked up together.
+struct Asked<'s> {
+    set: &'s SealedSet,
+    cache: &'s PageCache,
+    wanted: &'s [u32],
+    answered: Vec<bool>,
+}
+
+impl Asked<'_> {
+    /// Looks in tankers for what is not answered yet.
+    fn ask<'f>(
+        &mut self,
+        mut questions: Vec<Candidate>,
+        fingerprint: &impl Fn(u32) -> &'f Fingerprint,
+        each: &mut impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
+    ) -> Result<()> {
         // By tanker, then by place in `wanted`: the order of the files.
         questions.sort_unstable_by_key(|&(place, position)| (position, place));
-        let mut answered = vec![false; wanted.len()];
         let mut current: Option<(u32, u32, Arc<[u8]>)> = None;
         for (place, position) in questions {
-            if answered[place as usize] {
+            if self.answered[place as usize] {
                 continue;
             }
-            let item = wanted[place as usize];
-            let tanker = &*self.tankers[position as usize];
+            let item = self.wanted[place as usize];
+            let tanker = &*self.set.tankers[position as usize];
             let bucket = bucket_of(fingerprint(item), tanker.buckets());
             let page = match &current {
                 Some((at, held, page)) if (*at, *held) == (position, bucket) => page,
-                _ => &current.insert((position, bucket, tanker.bucket(cache, bucket)?)).2,
+                _ => &current.insert((position, bucket, tanker.bucket(self.cache, bucket)?)).2,
             };
             if let Some(found) = tanker.find_in(bucket, page, fingerprint(item)) {
-                answered[place as usize] = true;
+                self.answered[place as usize] = true;
                 each(item, found, tanker)?;
             }
         }

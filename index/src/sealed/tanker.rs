@@ -57,6 +57,16 @@ pub(crate) struct Writer<'a> {
     pub(crate) cells_per_tanker: u32,
 }
 
+/// The filter that names the cells of a tanker.
+pub(crate) enum FilterOf {
+    /// Its own, made from its cells.
+    Itself,
+    /// The one that it had before it was rewritten.
+    Before(Arc<FilterColumn>),
+    /// That of a guide.
+    Guide,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct SealedTanker {
     pub(crate) id: u64,
@@ -101,13 +111,13 @@ fn position_in(page: &[u8], fingerprint: &Fingerprint, buckets: u32) -> Option<u
 
 impl SealedTanker {
     /// Writes a tanker of `entries`, sorted by fingerprint. A rewritten tanker keeps its `filter`, which names all
-    /// fingerprints that it may still hold.
+    /// fingerprints that it may still hold; one that a guide leads to has none.
     pub(crate) fn write(
         writer: Writer<'_>,
         (id, generation): (u64, u64),
         buckets: u32,
         entries: &[Entry],
-        filter: Option<Arc<FilterColumn>>,
+        filter: FilterOf,
     ) -> Result<Self> {
         debug_assert!(entries.is_sorted_by(|a, b| a.fingerprint < b.fingerprint), "sorted, each once");
         let mut page_cells = vec![0; buckets as usize];
@@ -130,11 +140,11 @@ impl SealedTanker {
         let counts = PagedFile::write(writer, &name, COUNTS_FILE, ids, &page_cells, &counts_of)?;
         let summary = Summary::of(writer.cells_per_tanker, entries);
         let (names, summary_bytes) = summary.write(writer, id, generation)?;
-        let filter = filter.or_else(|| {
-            let column = writer.filters.reserve()?;
-            column.merge(0, summary.filter.words());
-            Some(column)
-        });
+        let filter = match filter {
+            FilterOf::Before(column) => Some(column),
+            FilterOf::Guide => None,
+            FilterOf::Itself => writer.filters.reserve().inspect(|column| column.merge(0, summary.filter.words())),
+        };
         let tanker = Self {
             id,
             cells: Arc::new(cells),
@@ -311,6 +321,11 @@ impl SealedTanker {
         self.cells.cells()
     }
 
+    /// The same tanker, to which a guide leads.
+    pub(crate) fn without_filter(&self) -> Self {
+        Self { filter: None, ..self.clone() }
+    }
+
     /// Whether both hold the same cells, from the same file.
     pub(crate) fn same_cells(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.cells, &other.cells)
@@ -360,6 +375,15 @@ impl SealedTanker {
                 let fingerprint = Fingerprint(*cell_fingerprint(cell));
                 each(Entry { fingerprint, cell: Cell { location: cell_location(cell), references: 0 } })
             })
+        })
+    }
+
+    /// Visits the first eight bytes, as a number, of the fingerprints in some buckets, in order. Reads no counts.
+    pub(crate) fn for_each_prefix(&self, buckets: Range<u32>, each: &mut dyn FnMut(u64)) -> Result<()> {
+        self.cells.read_pages(buckets, &mut |_, page| {
+            let cells = page.as_chunks::<CELL_BYTES>().0.iter();
+            cells.for_each(|cell| each(Fingerprint(*cell_fingerprint(cell)).prefix()));
+            Ok(())
         })
     }
 

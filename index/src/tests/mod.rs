@@ -7,6 +7,7 @@ mod concurrent;
 mod corruption;
 mod faults;
 mod filters;
+mod guides;
 mod locality;
 mod model;
 mod occupancy;

@@ -29,6 +29,8 @@ enum Step {
     CompleteOccupancy,
     /// Finds what is lost in sealed tankers.
     GatherLost,
+    /// Loads the filters of guides, and makes the next guide.
+    TendGuides,
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -60,6 +62,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<u64>().prop_map(Step::ReopenWithoutLists),
         1 => Just(Step::CompleteOccupancy),
         2 => Just(Step::GatherLost),
+        3 => Just(Step::TendGuides),
     ]
 }
 
@@ -266,6 +269,9 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
             Step::CompleteOccupancy => {
                 complete(&index).unwrap();
                 assert_eq!(index.stats().tankers_without_occupancy, 0);
+            }
+            Step::TendGuides => {
+                index.tend_guides(&mut || true).unwrap();
             }
             Step::GatherLost => {
                 index.gather_lost().unwrap();

@@ -1,4 +1,4 @@
-//! Runs and writers while something is lost: what is lost costs only those who need it, and its last copy stays.
+//! Runs and writers while something is lost: it costs only those who need it, and its last copy stays.
 
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ fn sound_containers_are_emptied_while_something_is_lost() {
     assert!(common::read(&pool, "kept") == Some(kept));
 }
 
-/// A pool with a lost file and a sound one, opened with nothing in its caches, as soon as what is lost is known.
+/// A pool with a lost file and a sound one, opened with nothing in its caches, with all its losses known.
 fn with_losses_and(site: &Site, name: &str, data: &[u8]) -> Arc<Pool> {
     let pool = with_losses(site, ContainerKind::Data);
     common::write(&pool, name, data);
@@ -146,7 +146,7 @@ fn regression_what_is_dead_as_a_whole_is_freed_without_reading_its_content_while
     println!("{containers} bytes of containers were read, {chunks} chunks are left");
     // A table for each.
     assert!(containers < 20 * u64::from(CONTAINER_BYTES) / 10, "{containers} bytes were read");
-    assert_eq!(chunks, pool.core().indexes.chunks.lost(), "only what is lost is left");
+    assert_eq!(chunks, pool.core().indexes.chunks.lost(), "only lost ones are left");
 }
 
 /// Each chunk of each known segment was looked up.
@@ -159,7 +159,7 @@ fn regression_known_segments_are_not_looked_up_while_something_else_is_lost() {
     let before = site.chunk_index_read_bytes();
     common::write(&pool, "again", &data);
     assert_eq!(site.chunk_index_read_bytes(), before, "its segments are known");
-    // What is lost is found among what is known.
+    // Lost chunks are found among known ones.
     common::write(&pool, "file again", &content(1, PIECE_BYTES));
     pool.core().committer.settle().expect("counts");
     assert_eq!(pool.core().indexes.chunks.lost(), 0);

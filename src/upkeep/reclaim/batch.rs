@@ -83,7 +83,7 @@ impl<'b, 'r> Batch<'b, 'r> {
         core.committer.settle()?;
         core.committer.check_counts()?;
         self.leave_out_what_came_alive();
-        // Before the search: what is found lost later may lie where nobody looked for it.
+        // Before the search: a chunk that is lost later may lie where nobody looked for it.
         let times_lost = core.indexes.times_lost();
         let victims = self.victims.clone();
         let mut looked = Vec::with_capacity(victims.len());

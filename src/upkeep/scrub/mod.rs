@@ -21,7 +21,7 @@ mod position;
 mod quarantine;
 mod repair;
 mod run;
-mod suspects;
+pub(crate) mod suspects;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,7 +32,6 @@ use serde::{Deserialize, Serialize};
 pub use self::position::{FILE_NAME as POSITION_FILE, ScrubPosition};
 pub(crate) use self::quarantine::BadCopy;
 pub use self::run::scrub;
-pub use self::suspects::SuspectThread;
 use crate::durability::export::ExportCheck;
 use crate::upkeep::affected::AffectedFiles;
 

@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use dedupfs_base::Result;
 use dedupfs_content::{Suspect, WholeContainer};
-use dedupfs_store::{ContainerKind, StoreError};
-use dedupfs_sync::channel::{Either, Receiver, Sender, bounded, recv_either};
+use dedupfs_store::ContainerKind;
+use dedupfs_sync::channel::{Either, Receiver, bounded, recv_either};
 use dedupfs_sync::clock::Instant;
-use dedupfs_sync::thread::JoinHandle;
 
 use super::quarantine::BadCopy;
 use crate::engine::Core;
+use crate::upkeep::beside::Beside;
 use crate::upkeep::inspect::judge;
 
 /// Number of containers in the queue.
@@ -27,46 +27,16 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Number of containers whose last inspection is remembered.
 const REMEMBERED_MAX: usize = 1024;
 
-/// The thread; dropping this ends it.
-pub struct SuspectThread {
-    stop: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl SuspectThread {
-    /// Starts the thread for a pool that is open for writing.
-    pub(crate) fn start(core: &Arc<Core>) -> Result<Self> {
-        let (suspects, to_look_at) = bounded(QUEUED_MAX);
-        core.stores.data.report_suspects(suspects.clone());
-        core.stores.recipes.report_suspects(suspects);
-        let (stop, stopped) = bounded(1);
-        let core = Arc::downgrade(core);
-        let thread = dedupfs_sync::thread::Builder::new()
-            .name("quarantine".to_owned())
-            .spawn(move || look_at_suspects(&core, &to_look_at, &stopped))
-            .map_err(|error| StoreError::from_io("start", "quarantine thread", error))?;
-        Ok(Self { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for SuspectThread {
-    fn drop(&mut self) {
-        // Closing the channel ends the thread after its present container.
-        self.stop = None;
-        if let Some(thread) = self.thread.take()
-            && thread.thread().id() != dedupfs_sync::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the quarantine thread panicked");
-        }
-    }
+/// Starts the thread for a pool that is open for writing.
+pub(crate) fn start(core: &Arc<Core>) -> Result<Beside> {
+    let (suspects, to_look_at) = bounded(QUEUED_MAX);
+    core.stores.data.report_suspects(suspects.clone());
+    core.stores.recipes.report_suspects(suspects);
+    let core = Arc::downgrade(core);
+    Beside::start("quarantine", move |stopped| look_at_suspects(&core, &to_look_at, stopped))
 }
 
 fn look_at_suspects(core: &Weak<Core>, to_look_at: &Receiver<Suspect>, stopped: &Receiver<()>) {
-    // Behind opening: until then everything may be lost.
-    if let Some(core) = core.upgrade() {
-        core.indexes.gather_lost();
-    }
     let mut looked_at: HashMap<Suspect, Instant> = HashMap::new();
     while let Ok(Either::Other(suspect)) = recv_either(stopped, to_look_at) {
         let Some(core) = core.upgrade() else { return };

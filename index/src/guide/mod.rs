@@ -1,0 +1,208 @@
+//! Guides: each leads to the cells of many sealed tankers with one question, however many they are.
+//!
+//! The filter array asks every tanker, so its rate of false answers grows with their number. A guide's filter answers for all of its
+//! tankers together: it is in memory, with as few bits for each cell as there is room for. If it says "perhaps", one page of the guide's
+//! file names the tanker. So a new chunk costs 2^-bits reads for each guide, and a stored one costs one read more than its bucket.
+//!
+//! Nothing depends on guides but speed. A tanker never gets a cell that it did not have before, so a guide stays right while its tankers
+//! are rewritten, dissolved and removed; cells that are gone only cost reads in vain. A damaged guide is given up, and its tankers are asked by
+//! the array again.
+//!
+//! - `fuse`: the filter;
+//! - `file`: the file of a guide;
+//! - `plan`: which tankers and guides become the next guide, so that there are few;
+//! - `build`: making it beside lookups and checkpoints; the next checkpoint publishes it.
+
+mod build;
+mod file;
+mod fuse;
+mod plan;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use dedupfs_store::StoreError;
+use dedupfs_sync::RwLock;
+
+pub(crate) use build::{Built, GuideWork};
+pub(crate) use file::{GuideFile, GuideNames, Key, TANKERS_MAX};
+
+use crate::bloom::Hashes;
+use crate::sealed::{PageCache, SealedTanker, Writer};
+
+/// Most bits of a slot: so many are stored.
+const BITS_MAX: u32 = 16;
+/// Bytes behind the slots, because four are read at once.
+pub(crate) const PADDING_BYTES: u64 = 8;
+
+/// The filters of a guide in memory. Without any bits they say "perhaps" to everything.
+#[derive(Debug, Default)]
+struct Filter {
+    bits: u32,
+    packed: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Guide {
+    pub(crate) file: GuideFile,
+    filter: RwLock<Option<Arc<Filter>>>,
+    /// A part of the file cannot be read: the guide is to be made anew.
+    is_damaged: AtomicBool,
+}
+
+impl Guide {
+    pub(crate) fn new(file: GuideFile) -> Self {
+        Self { file, filter: RwLock::new(None), is_damaged: AtomicBool::new(false) }
+    }
+
+    /// Opens the guides that a manifest names, without their filters. One that cannot be opened is given up.
+    pub(crate) fn open_all(writer: Writer<'_>, names: &[GuideNames]) -> Vec<Arc<Self>> {
+        let open = |names: &GuideNames| match GuideFile::open(writer, names.clone()) {
+            Ok(file) => Some(Arc::new(Self::new(file))),
+            Err(error) => {
+                tracing::warn!("a guide to {} tankers is given up, and made anew later: {error}", names.tankers.len());
+                None
+            }
+        };
+        names.iter().filter_map(open).collect()
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.file.names.id
+    }
+
+    /// Calls `each` with the numbers of those keys of which there may be a cell. Needs no I/O.
+    pub(crate) fn ask(&self, hashes: &[Hashes], mut each: impl FnMut(usize)) {
+        let filter = self.filter.read().clone().unwrap_or_default();
+        for (number, hashes) in hashes.iter().enumerate() {
+            if self.file.may_have(hashes.key, &filter.packed, filter.bits) {
+                each(number);
+            }
+        }
+    }
+
+    /// The bits of each slot in memory; `None` until the filter was loaded.
+    pub(crate) fn bits(&self) -> Option<u32> {
+        self.filter.read().as_ref().map(|filter| filter.bits)
+    }
+
+    pub(crate) fn filter_bytes(&self) -> u64 {
+        self.filter.read().as_ref().map_or(0, |filter| filter.packed.capacity() as u64)
+    }
+
+    /// Loads the filter with so many bits for each slot.
+    fn load(&self, bits: u32) {
+        let packed = if bits == 0 { Ok(Vec::new()) } else { self.file.read_slots(bits) };
+        match packed {
+            Ok(packed) => *self.filter.write() = Some(Arc::new(Filter { bits, packed })),
+            Err(error) => self.note_damage(&error),
+        }
+    }
+
+    fn note_damage(&self, error: &StoreError) {
+        if !self.is_damaged.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "a guide is made anew, and until then its {} tankers are asked: {error}",
+                self.file.names.tankers.len()
+            );
+        }
+    }
+
+    fn unload(&self) {
+        *self.filter.write() = None;
+    }
+}
+
+/// A guide in a set of tankers, whose positions it knows.
+#[derive(Debug)]
+pub(crate) struct Guided {
+    pub(crate) guide: Arc<Guide>,
+    /// The position of each of its tankers in the set, [`GONE`] without one.
+    positions: Vec<u32>,
+}
+
+const GONE: u32 = u32::MAX;
+
+impl Guided {
+    pub(crate) fn new(guide: Arc<Guide>, position_of: impl Fn(u64) -> Option<u32>) -> Self {
+        let positions = guide.file.names.tankers.iter().map(|tanker| position_of(*tanker).unwrap_or(GONE)).collect();
+        Self { guide, positions }
+    }
+
+    /// Appends the positions of the tankers that may have cells of a key: all of them if the guide cannot be read.
+    pub(crate) fn positions_of(&self, cache: &PageCache, key: Key, found: &mut Vec<u32>) {
+        let mut numbers = Vec::new();
+        match self.guide.file.tankers_of(cache, key, &mut numbers) {
+            Ok(()) => {
+                let positions = numbers.iter().filter_map(|number| self.positions.get(usize::from(*number)).copied());
+                found.extend(positions.filter(|position| *position != GONE));
+            }
+            Err(error) => {
+                self.guide.note_damage(&error);
+                found.extend(self.positions.iter().copied().filter(|position| *position != GONE));
+            }
+        }
+    }
+
+    /// Cells of its tankers that are still there; none if it is damaged.
+    fn living_cells(&self, tankers: &[Arc<SealedTanker>]) -> u64 {
+        if self.guide.is_damaged.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let living = self.positions.iter().filter_map(|position| tankers.get(*position as usize));
+        living.map(|tanker| u64::from(tanker.cells())).sum()
+    }
+}
+
+/// The ids of all tankers that guides lead to.
+pub(crate) fn guided_by<'g>(guides: impl Iterator<Item = &'g Arc<Guide>>) -> HashSet<u64> {
+    guides.flat_map(|guide| guide.file.names.tankers.iter().copied()).collect()
+}
+
+/// The bits of each guide's slots, of which there are `slots`, within a limit: each further bit goes where it prevents the most false answers
+/// for its bytes, so smaller guides have more (as in "Monkey"; Dayan et al., 2017).
+fn bits_within(slots: &[u64], limit_bytes: u64) -> Vec<u32> {
+    let mut bits = vec![0; slots.len()];
+    let bytes_of = |number: usize, bits: u32| (slots[number] * u64::from(bits)).div_ceil(8) + PADDING_BYTES;
+    let mut left_bytes = limit_bytes;
+    let mut open: Vec<usize> = (0..slots.len()).collect();
+    let worth = |number: usize, bits: u32| 0.5_f64.powi(bits as i32) / slots[number].max(1) as f64;
+    while let Some(&best) = open.iter().max_by(|a, b| worth(**a, bits[**a]).total_cmp(&worth(**b, bits[**b]))) {
+        let before = if bits[best] == 0 { 0 } else { bytes_of(best, bits[best]) };
+        let more_bytes = bytes_of(best, bits[best] + 1) - before;
+        match left_bytes.checked_sub(more_bytes) {
+            Some(left) if bits[best] < BITS_MAX => (left_bytes, bits[best]) = (left, bits[best] + 1),
+            _ => open.retain(|number| *number != best),
+        }
+    }
+    bits
+}
+
+/// Loads filters, and loads them anew with other bits, so that those of all guides fit into a limit. One that cannot be read says "perhaps"
+/// to everything.
+pub(crate) fn fit(guides: &[Arc<Guide>], limit_bytes: u64) {
+    let slots: Vec<u64> = guides.iter().map(|guide| guide.file.slots()).collect();
+    let wanted = bits_within(&slots, limit_bytes);
+    let changed = || guides.iter().zip(&wanted).filter(|(guide, bits)| guide.bits() != Some(**bits));
+    // Those that become coarser make room first.
+    let coarser = changed().filter(|(guide, bits)| guide.bits().is_some_and(|now| now > **bits));
+    for (guide, bits) in coarser.collect::<Vec<_>>().into_iter().chain(changed()) {
+        guide.unload();
+        guide.load(*bits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bits_fall_with_the_limit_and_rise_with_the_rank() {
+        assert_eq!(bits_within(&[8000, 800_000, 80], u64::MAX), [16, 16, 16]);
+        assert_eq!(bits_within(&[8000, 800_000, 80], 820_000), [16, 8, 16]);
+        assert_eq!(bits_within(&[8000, 800_000, 80], 110_000), [9, 1, 16]);
+        assert_eq!(bits_within(&[8000, 800_000, 80], 100), [0, 0, 9]);
+        assert_eq!(bits_within(&[], 0), Vec::<u32>::new());
+    }
+}

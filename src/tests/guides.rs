@@ -1,0 +1,67 @@
+//! Guides to old tankers in a whole pool: the thread makes them, checkpoints publish them, and nothing is stored twice or lost.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dedupfs::check::CheckOptions;
+use dedupfs::reclaim::ReclaimOptions;
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
+use dedupfs_service::{FileService, ROOT_INO};
+use dedupfs_store::device::{Device, MemoryDevice};
+use dedupfs_store::superblock::PoolProperties;
+
+use crate::tests::common::{content, read, write};
+
+const FILE_BYTES: usize = 3 << 20;
+
+fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
+    let options = PoolOptions { commit_interval: Duration::from_millis(50), ..PoolOptions::default() };
+    Pool::open_on(device, device, Vec::new(), &options, &NoProgress).expect("opens")
+}
+
+fn guided_tankers(pool: &Pool) -> u64 {
+    pool.core().indexes.chunks.stats().guided_tankers
+}
+
+fn stored(pool: &Pool) -> u64 {
+    pool.core().dedup.stats().chunks_stored
+}
+
+#[test]
+fn guides_are_made_while_a_pool_grows_and_lead_to_all_of_it() {
+    let memory = MemoryDevice::new();
+    let device: Arc<dyn Device> = Arc::new(memory.clone());
+    let properties =
+        PoolProperties { chunk_size_bytes: 4096, tanker_cells: 256, tanker_buckets: 4, ..PoolProperties::default() };
+    format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
+    let pool = open(&device);
+    let begun = Instant::now();
+    let mut files = 0;
+    while guided_tankers(&pool) < 8 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", pool.core().indexes.chunks.stats());
+        write(&pool, &format!("{files}"), &content(files, FILE_BYTES));
+        pool.core().committer.checkpoint().expect("checkpoints");
+        files += 1;
+    }
+    pool.sync().expect("syncs");
+    // The power fails, and comes back.
+    let device: Arc<dyn Device> = Arc::new(memory.crash(7));
+    drop(pool);
+    let pool = open(&device);
+    assert!(guided_tankers(&pool) >= 8);
+    (0..files).for_each(|file| write(&pool, &format!("again {file}"), &content(file, FILE_BYTES)));
+    assert_eq!(stored(&pool), 0, "all of it is known");
+    (0..files).step_by(2).for_each(|file| {
+        for name in [format!("{file}"), format!("again {file}")] {
+            pool.service().unlink(ROOT_INO, name.as_bytes()).expect("unlinks");
+        }
+    });
+    pool.reclaim(&ReclaimOptions::below(100), &NoProgress).expect("reclaims");
+    for file in (1..files).step_by(2) {
+        assert!(read(&pool, &format!("{file}")) == Some(content(file, FILE_BYTES)), "{file}");
+    }
+    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    assert!(report.is_clean(), "{:#?}", report.findings);
+    pool.core().indexes.chunks.self_check().expect("is sound");
+    pool.close().expect("closes");
+}
