@@ -145,6 +145,11 @@ impl Guided {
         }
     }
 
+    /// The greatest number that one of its tankers has, given those of all positions.
+    pub(crate) fn newest_of(&self, numbers: &[u64]) -> u64 {
+        self.positions.iter().filter_map(|position| numbers.get(*position as usize)).copied().max().unwrap_or(0)
+    }
+
     /// Cells of its tankers that are still there; none if it is damaged.
     fn living_cells(&self, tankers: &[Arc<SealedTanker>]) -> u64 {
         if self.guide.is_damaged.load(Ordering::Relaxed) {

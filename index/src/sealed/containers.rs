@@ -52,6 +52,10 @@ impl ContainerShares {
     }
 
     pub(crate) fn of(&self, container: ContainerId) -> Option<Share> {
+        // Most tankers have none of it: containers and tankers follow the same order.
+        if self.shares.last().is_none_or(|(last, _)| *last < container) {
+            return None;
+        }
         let place = self.shares.binary_search_by_key(&container, |(container, _)| *container).ok()?;
         self.shares.get(place).map(|(_, share)| *share)
     }

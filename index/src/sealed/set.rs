@@ -46,6 +46,8 @@ pub(crate) struct SealedSet {
     guides: Vec<Guided>,
     /// For each tanker, the number of the first set that had these cells.
     since: Vec<u64>,
+    /// For each guide, the greatest of these numbers of its tankers.
+    guided_since: Vec<u64>,
     /// The first set from which on no tanker has gone, or had other cells.
     grown_since: u64,
 }
@@ -67,7 +69,8 @@ impl SealedSet {
     ) -> Self {
         let positions: HashMap<u64, u32> = tankers.iter().map(|tanker| tanker.id).zip(0..).collect();
         let guided = guided_by(guides.iter());
-        let guides = guides.into_iter().map(|guide| Guided::new(guide, |id| positions.get(&id).copied())).collect();
+        let guides: Vec<_> =
+            guides.into_iter().map(|guide| Guided::new(guide, |id| positions.get(&id).copied())).collect();
         let (mut valid, mut owners, mut uncovered) = (Vec::<Columns>::new(), Vec::<Owners>::new(), Vec::new());
         for (position, tanker) in (0_u32..).zip(&tankers) {
             let Some(column) = &tanker.filter else {
@@ -85,7 +88,8 @@ impl SealedSet {
             owners[group][column.column as usize] = position;
         }
         let since = vec![epoch; tankers.len()];
-        Self { epoch, tankers, filters, valid, owners, uncovered, guides, since, grown_since: epoch }
+        let guided_since = vec![epoch; guides.len()];
+        Self { epoch, tankers, filters, valid, owners, uncovered, guides, since, guided_since, grown_since: epoch }
     }
 
     /// Makes the set that follows this one.
@@ -104,6 +108,7 @@ impl SealedSet {
                 (*since, unchanged) = (*before, unchanged + 1);
             }
         }
+        next.guided_since = next.guides.iter().map(|guided| guided.newest_of(&next.since)).collect();
         if unchanged == self.tankers.len() {
             next.grown_since = self.grown_since;
         }
@@ -115,9 +120,13 @@ impl SealedSet {
         (self.grown_since..=self.epoch).contains(&epoch)
     }
 
-    /// Whether the tanker at a position, or its cells, came behind the set of this number.
-    pub(crate) fn is_newer(&self, position: u32, epoch: u64) -> bool {
-        self.since.get(position as usize).is_none_or(|since| *since > epoch)
+    /// Whether the tanker at a position, or one to which a guide leads, or its cells, came behind the set of this number.
+    pub(crate) fn is_newer(&self, candidate: u32, epoch: u64) -> bool {
+        let since = match candidate.checked_sub(GUIDE) {
+            None => self.since.get(candidate as usize),
+            Some(guide) => self.guided_since.get(guide as usize),
+        };
+        since.is_none_or(|since| *since > epoch)
     }
 
     pub(crate) fn epoch(&self) -> u64 {

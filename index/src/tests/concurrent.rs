@@ -46,6 +46,12 @@ fn lookups_never_miss_a_stored_fingerprint() {
                 }
             });
         }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                index.tend_guides(&mut || true).unwrap();
+                std::thread::yield_now();
+            }
+        });
         let started = Instant::now();
         let mut row = 0;
         while started.elapsed() < Duration::from_millis(800) || row < 20 {
@@ -72,7 +78,7 @@ fn lookups_never_miss_a_stored_fingerprint() {
         stop.store(true, Ordering::Relaxed);
     });
     index.self_check().unwrap();
-    assert!(lookups.load(Ordering::Relaxed) > 10);
+    assert!(lookups.load(Ordering::Relaxed) > 10 && index.stats().guides > 0);
     let reopened = reopen(&disk, TINY);
     assert_eq!(contents(&reopened), contents(&index));
 }

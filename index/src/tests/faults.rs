@@ -126,6 +126,50 @@ fn a_checkpoint_may_fail_at_every_operation() {
 }
 
 #[test]
+fn making_a_guide_may_fail_at_every_operation() {
+    let base = base();
+    // Made, published with all changes, and loaded.
+    let guide = |case: &Case| {
+        let made = case.index.tend_guides(&mut || true);
+        let published = case.index.checkpoint(2);
+        case.index.load_guides();
+        (made, published)
+    };
+    let total = {
+        let case = case(&base);
+        let before = case.faulty.operations();
+        assert!(matches!(guide(&case), (Ok(true), Ok(()))));
+        assert_eq!(case.index.stats().guides, 1);
+        check_memory(&case);
+        case.faulty.operations() - before
+    };
+    assert!(total > 60, "{total} operations");
+    let mut unmade = 0;
+    for position in 0..total {
+        for (fault, lasting) in [(Fault::Io, false), (Fault::Io, true), (Fault::NoSpace, false)] {
+            let case = case(&base);
+            let plan = FaultPlan::new(fault, position).on(&Operation::ALL);
+            case.faulty.add(if lasting { plan.lasting() } else { plan });
+            let (made, published) = guide(&case);
+            case.faulty.heal();
+            unmade += u64::from(made.is_err());
+            check_memory(&case);
+            for seed in [0, position + 2] {
+                check_disk(&case.memory.crash(seed), &case, published.is_ok());
+            }
+            check_disk(&case.memory, &case, published.is_ok());
+            // The same process goes on.
+            let _made = case.index.tend_guides(&mut || true).unwrap();
+            case.index.checkpoint(3).unwrap();
+            case.index.load_guides();
+            check_memory(&case);
+            check_disk(&case.memory.crash(1), &case, true);
+        }
+    }
+    assert!(unmade > 10, "{unmade}");
+}
+
+#[test]
 fn files_left_over_are_removed_by_the_next_checkpoint() {
     let case = case(&base());
     let names = |case: &Case| -> Vec<String> {
