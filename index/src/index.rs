@@ -9,7 +9,7 @@ use dedupfs_sync::{Mutex, OnceLock, RwLock};
 
 use crate::bloom::{FilterArray, Fullness};
 use crate::cell::Location;
-use crate::guide::{Guide, GuideWork, guided_by};
+use crate::guide::{Guide, GuideWork, UNGUIDED_USUALLY, guided_by};
 use crate::locality::{ContainerTables, LocalityCache};
 use crate::lost::LostSet;
 use crate::manifest::{Extent, Manifest};
@@ -46,6 +46,8 @@ pub struct Index {
     pub(crate) lost: AtomicU64,
     pub(crate) lost_set: LostSet,
     pub(crate) guide_work: Mutex<GuideWork>,
+    /// Held while filters of guides are loaded.
+    pub(crate) guides_loading: Mutex<()>,
     pub(crate) checkpoints: AtomicU64,
 }
 
@@ -145,6 +147,8 @@ impl Index {
         let unguided = tankers.iter().filter(|tanker| !guided.contains(&tanker.id)).count() as u64;
         // Guides need most of it in a large index.
         let array_bytes = if guides.is_empty() { options.filter_bytes } else { options.filter_bytes / 2 };
+        // Columns for the tankers until the next guide, so that the limit that guides leave suffices for them.
+        let unguided = if guides.is_empty() { unguided } else { unguided.max(UNGUIDED_USUALLY) };
         let filters = array(fullest, unguided, array_bytes);
         let writer = Writer { filters: &filters, ..writer };
         let tankers = load_summaries(writer, tankers, &guided);
@@ -160,7 +164,10 @@ impl Index {
         let lost_sealed = tankers.iter().filter_map(|tanker| tanker.containers.of(ContainerId::NONE));
         let lost_sealed = lost_sealed.map(|share| u64::from(share.cells)).sum::<u64>();
         let lost = lost_open().count() as u64 + lost_sealed;
-        let lost_set = LostSet::opened(lost_open().map(|entry| &entry.fingerprint), lost_sealed > 0);
+        let lost_set = LostSet::opened(
+            lost_open().map(|entry| &entry.fingerprint),
+            tankers.iter().any(|tanker| tanker.may_have_lost()),
+        );
         let occupancy = load_occupancy(writer, &tankers);
         occupancy.add(Tally::of(entries.iter().map(|entry| entry.cell)).iter());
         let cells = entries.len() as u64 + tankers.iter().map(|tanker| u64::from(tanker.cells())).sum::<u64>();
@@ -193,6 +200,7 @@ impl Index {
             lost: AtomicU64::new(lost),
             lost_set,
             guide_work: Mutex::default(),
+            guides_loading: Mutex::default(),
             checkpoints: AtomicU64::new(0),
         })
     }

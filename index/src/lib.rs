@@ -26,6 +26,8 @@
 //! 4. `sealed` (the pointer to the set of sealed tankers; held for the time of a clone);
 //! 5. a part of the garbage map, or its total (never two, never across I/O; see `occupancy`);
 //! 6. the set of lost fingerprints.
+//!
+//! Apart from these: `guides_loading` and the gathering of lost cells, each before all others; `guide_work`, a leaf.
 
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]

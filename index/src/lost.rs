@@ -5,8 +5,8 @@
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dedupfs_store::{ContainerId, Fingerprint, Result};
-use dedupfs_sync::RwLock;
+use dedupfs_store::{Fingerprint, Result};
+use dedupfs_sync::{Mutex, RwLock};
 
 use crate::cell::Cell;
 use crate::index::Index;
@@ -22,6 +22,8 @@ pub(crate) struct LostSet {
     /// Number of times that something was found lost.
     additions: AtomicU64,
     known: RwLock<Known>,
+    /// Held while the set is gathered: a second one would empty it behind the first.
+    gathering: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -38,16 +40,18 @@ impl LostSet {
     pub(crate) fn opened<'f>(open: impl Iterator<Item = &'f Fingerprint>, lacks_sealed: bool) -> Self {
         let set = Self { any: AtomicBool::new(lacks_sealed), ..Self::default() };
         set.known.write().lacks_sealed = lacks_sealed;
-        open.for_each(|fingerprint| set.add(fingerprint));
+        open.for_each(|fingerprint| set.add(fingerprint, false));
         set
     }
 
-    fn add(&self, fingerprint: &Fingerprint) {
+    /// Adds a fingerprint. `is_found`: it was found lost just now, if the set does not have it.
+    fn add(&self, fingerprint: &Fingerprint, is_found: bool) {
         let mut known = self.known.write();
         self.any.store(true, Ordering::Release);
-        self.additions.fetch_add(1, Ordering::AcqRel);
-        if !known.is_full {
-            known.fingerprints.insert(*fingerprint);
+        let is_new = known.is_full || known.fingerprints.insert(*fingerprint);
+        if is_found && is_new {
+            // Under the lock: a reader that misses the fingerprint sees the number change later.
+            self.additions.fetch_add(1, Ordering::AcqRel);
         }
         if known.fingerprints.len() > KNOWN_MAX {
             *known = Known { is_full: true, lacks_sealed: known.lacks_sealed, ..Known::default() };
@@ -57,7 +61,7 @@ impl LostSet {
     /// Takes note of a changed fingerprint. The caller holds the lock of its shard.
     pub(crate) fn note(&self, shard: &Shard, fingerprint: &Fingerprint, is_lost: bool) {
         if is_lost {
-            self.add(fingerprint);
+            self.add(fingerprint, true);
         } else if self.any.load(Ordering::Acquire) && !shard.staged(fingerprint).is_some_and(|staged| staged.is_lost())
         {
             let mut known = self.known.write();
@@ -93,11 +97,13 @@ impl Index {
         self.lost_set.additions.load(Ordering::Acquire)
     }
 
-    /// Makes the set of lost fingerprints exact, if there are few. Until that it is not believed.
+    /// Makes the set of lost fingerprints exact, if there are few. Until that it is not believed. Asks `go_on` before each tanker, and ends
+    /// when it says no.
     ///
     /// # Errors
     /// A tanker cannot be read: then everything may be lost.
-    pub fn gather_lost(&self) -> Result<()> {
+    pub fn gather_lost(&self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        let _one = self.lost_set.gathering.lock();
         let is_wanted = |known: &Known| (known.is_full || known.lacks_sealed) && self.lost() <= KNOWN_MAX as u64;
         {
             let mut known = self.lost_set.known.write();
@@ -109,13 +115,15 @@ impl Index {
         for number in 0..SHARDS {
             let shard = self.open.read(number);
             let staged = shard.recent.iter().filter(|(_, location)| location.is_lost());
-            staged.for_each(|(fingerprint, _)| self.lost_set.add(fingerprint));
+            staged.for_each(|(fingerprint, _)| self.lost_set.add(fingerprint, false));
         }
-        self.visit_lost(&mut |fingerprint, _| {
-            self.lost_set.add(&fingerprint);
+        let mut add = |fingerprint: Fingerprint, _| {
+            self.lost_set.add(&fingerprint, false);
             Ok(())
-        })?;
-        self.lost_set.known.write().lacks_sealed = false;
+        };
+        if self.visit_lost(&mut add, go_on)? {
+            self.lost_set.known.write().lacks_sealed = false;
+        }
         Ok(())
     }
 
@@ -130,10 +138,15 @@ impl Index {
         if self.lost() == 0 {
             return Ok(());
         }
-        self.visit_lost(each)
+        self.visit_lost(each, &mut || true).map(|_| ())
     }
 
-    fn visit_lost(&self, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
+    /// Returns whether it came to its end.
+    fn visit_lost(
+        &self,
+        each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<bool> {
         let mut in_memory = Vec::new();
         let set = {
             // Nothing moves between memory and tankers meanwhile.
@@ -145,19 +158,22 @@ impl Index {
             self.sealed_set()
         };
         in_memory.into_iter().try_for_each(|(fingerprint, cell)| each(fingerprint, cell))?;
-        // Lost cells name no container: the tankers' lists count them under `NONE`.
-        for tanker in set.tankers().iter().filter(|tanker| tanker.containers.of(ContainerId::NONE).is_some()) {
+        for tanker in set.tankers().iter().filter(|tanker| tanker.may_have_lost()) {
+            if !go_on() {
+                return Ok(false);
+            }
             tanker.for_each(&mut |_, entry| {
                 if !entry.cell.location.is_lost() {
                     return Ok(());
                 }
-                match self.open.read(shard_of(&entry.fingerprint)).held(&entry.fingerprint) {
+                let held = self.open.read(shard_of(&entry.fingerprint)).held(&entry.fingerprint);
+                match held {
                     // A cell in memory was shown, or was healed.
                     Held::Cell(_) | Held::Removed => Ok(()),
                     Held::Unknown => each(entry.fingerprint, entry.cell),
                 }
             })?;
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -161,6 +161,11 @@ impl Manifest {
                 );
             }
             let tankers = (0..count).map(|_| entries.u64()).collect::<Result<Vec<u64>>>()?;
+            let different: HashSet<&u64> = tankers.iter().collect();
+            if different.len() != count || tankers.iter().any(|tanker| *tanker >= next_tanker) {
+                let expected = format!("different tankers below {next_tanker} in guide {id}");
+                return Err(entries.corrupt(expected, "others"));
+            }
             guides.push(GuideNames { id, generation: written, seal, directory_offset, tankers });
         }
         entries.finish()?;
@@ -219,5 +224,24 @@ mod tests {
         for newer in [[11, 1, 1], [1, 11, 1], [1, 1, 11]] {
             assert!(!is_read(&[names(4, newer)], 10), "{newer:?}");
         }
+    }
+
+    #[test]
+    fn guides_to_tankers_that_cannot_be_are_refused() {
+        let is_read = |id: u64, generation: u64, tankers: &[u64]| {
+            let guide = GuideNames { id, generation, seal: 1, directory_offset: 2, tankers: tankers.to_vec() };
+            let tankers = vec![names(1, [1, 1, 1])];
+            let manifest =
+                Manifest { next_tanker: 5, tankers, guides: vec![guide], ..Manifest::empty(10, Extent::Whole) };
+            let read = Manifest::decode("manifest", &manifest.encode(&POOL, "index"), &POOL, "index");
+            assert!(read.as_ref().is_ok_and(|read| *read == manifest) || read.is_err(), "{read:?}");
+            read.is_ok()
+        };
+        assert!(is_read(4, 10, &[1, 2, 3]), "some are gone");
+        assert!(!is_read(5, 10, &[1]), "a number that was never given");
+        assert!(!is_read(1, 10, &[2]), "that of a tanker");
+        assert!(!is_read(4, 11, &[1]), "of the future");
+        assert!(!is_read(4, 10, &[1, 1]), "one twice");
+        assert!(!is_read(4, 10, &[1, 5]), "a tanker that was never there");
     }
 }

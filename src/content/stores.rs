@@ -59,9 +59,9 @@ impl Indexes {
     }
 
     /// Finds the lost cells of sealed tankers, so that all others are known not to be lost. If it cannot, everything may be lost.
-    pub fn gather_lost(&self) {
+    pub fn gather_lost(&self, go_on: &mut dyn FnMut() -> bool) {
         for index in [&self.chunks, &self.nodes] {
-            if let Err(error) = index.gather_lost() {
+            if let Err(error) = index.gather_lost(go_on) {
                 tracing::warn!(%error, "the lost chunks cannot be listed: all chunks are looked up as if they were lost");
             }
         }

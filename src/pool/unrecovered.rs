@@ -237,6 +237,11 @@ impl UnrecoveredPool {
             locks: Arc::downgrade(&locks),
             pending_operations_max: memory.pending_operations_max(),
         });
+        // Rows to replay ask the indexes for each new chunk.
+        if parts.namespace.last_row() > parts.indexes.chunks.position().min(parts.indexes.nodes.position()) {
+            parts.indexes.chunks.load_guides(&mut || true);
+            parts.indexes.nodes.load_guides(&mut || true);
+        }
         recovery.rows_replayed = committer.replay().map_err(|error| match error {
             EngineError::Store(error) => indexes::replay_advice(error, &parts.missing_files()).into(),
             other => other,

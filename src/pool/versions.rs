@@ -134,8 +134,8 @@ impl Pool {
     /// Opens an earlier snapshot, which must be held, if all that changed since is known.
     fn earlier(&self, made: SnapshotMade) -> Option<Earlier<'_>> {
         let namespace = &self.core.namespace;
-        if namespace.has_doubt() || self.core.indexes.nodes.has_lost() {
-            // Its nodes may be lost. Storing them again heals every version that has them.
+        if namespace.has_losses() {
+            // Its nodes, or attributes, may be lost. Storing them again heals every version that has them.
             return None;
         }
         let changed = namespace.changed_behind(made.row)?;

@@ -27,9 +27,10 @@ pub(crate) fn start(core: &Arc<Core>, interval: Duration) -> Result<Beside> {
 
 fn watch(core: &Weak<Core>, interval: Duration, stopped: &Receiver<()>) {
     if let Some(core) = core.upgrade() {
-        core.indexes.gather_lost();
-        core.indexes.chunks.load_guides();
-        core.indexes.nodes.load_guides();
+        let mut go_on = || goes_on_after(stopped, Duration::ZERO);
+        core.indexes.gather_lost(&mut go_on);
+        core.indexes.chunks.load_guides(&mut go_on);
+        core.indexes.nodes.load_guides(&mut go_on);
     }
     let mut wait = interval;
     while goes_on_after(stopped, wait) {
@@ -40,18 +41,22 @@ fn watch(core: &Weak<Core>, interval: Duration, stopped: &Receiver<()>) {
 
 /// Tends both indexes; returns a least time until the next look.
 fn tend(core: &Core, stopped: &Receiver<()>) -> Duration {
-    // Guides take room, and are not needed.
-    if core.is_read_only() || core.space.is_tight() {
-        return Duration::ZERO;
-    }
+    let mut wait = Duration::ZERO;
     for index in [&core.indexes.chunks, &core.indexes.nodes] {
         let mut since = Instant::now();
+        // Becoming read-only, closing and a failure end the work: nothing is written without a pass.
+        let mut pass = None;
         let mut go_on = || {
+            pass = None;
             let rest = if core.activity.idle_for() < ACTIVE { since.elapsed().min(REST_MAX) } else { Duration::ZERO };
-            let goes_on = goes_on_after(stopped, rest) && !core.is_read_only() && !core.space.is_tight();
+            // Guides take room, and are not needed.
+            let goes_on = goes_on_after(stopped, rest) && !core.space.is_tight();
+            let is_sound = goes_on && !core.opened_read_only && core.check_failure().is_ok();
+            pass = if is_sound { core.gate.enter().ok() } else { None };
             since = Instant::now();
-            goes_on
+            pass.is_some()
         };
+        index.load_guides(&mut || goes_on_after(stopped, Duration::ZERO));
         match index.tend_guides(&mut go_on) {
             Ok(false) => {}
             Ok(true) => {
@@ -59,9 +64,9 @@ fn tend(core: &Core, stopped: &Receiver<()>) -> Duration {
             }
             Err(error) => {
                 tracing::warn!(%error, "no guide to old tankers of the index can be made");
-                return AFTER_ERROR;
+                wait = AFTER_ERROR;
             }
         }
     }
-    Duration::ZERO
+    wait
 }

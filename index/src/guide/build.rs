@@ -8,13 +8,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dedupfs_store::{Result, StoreError};
+use dedupfs_store::Result;
 
 use super::file::Place;
 use super::plan::{GROUP, Plan, Size, plan};
 use super::{Guide, GuideFile, Guided, Key, TANKERS_MAX, fit, guided_by};
 use crate::index::Index;
-use crate::names::{guide_name, join};
+use crate::names::guide_name;
 use crate::sealed::{SealedSet, SealedTanker};
 
 /// A guide that the next checkpoint publishes.
@@ -116,11 +116,12 @@ impl Index {
     /// # Errors
     /// A tanker or guide cannot be read, or the guide cannot be written: nothing has changed.
     pub fn tend_guides(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
-        self.load_guides();
-        let set = self.sealed_set();
+        self.load_guides(go_on);
+        // Before the set: one that a checkpoint publishes meanwhile is in it.
         if self.guide_work.lock().built.is_some() {
             return Ok(false);
         }
+        let set = self.sealed_set();
         let guided = guided_by(set.guides().iter().map(|guided| &guided.guide));
         let unguided: Vec<&Arc<SealedTanker>> =
             set.tankers().iter().rev().filter(|tanker| !guided.contains(&tanker.id)).collect();
@@ -130,7 +131,7 @@ impl Index {
         let sizes: Vec<Size> = set.guides().iter().map(size).collect();
         let Some(plan) = plan(&cells, &sizes, GROUP) else { return Ok(false) };
         let sources = Sources::new(&set, &unguided, &plan);
-        if sources.ids.len() > TANKERS_MAX {
+        if sources.ids.len() > TANKERS_MAX || !go_on() {
             return Ok(false);
         }
         let replaced = plan.taken.iter().chain(&plan.renewed).filter_map(|number| set.guides().get(*number));
@@ -158,22 +159,19 @@ impl Index {
         let (ids, cells, ranges) = (sources.ids.clone(), sources.cells, sources.ranges_max());
         let made = GuideFile::write(self.writer(), (id, generation), ids, cells, ranges, &mut places_of);
         if !matches!(made, Ok(Some(_))) {
+            // Whoever ends the work may want nothing to be written: the next checkpoint removes the file.
             self.guide_work.lock().making = None;
-            if let Err(error) = &made {
-                tracing::debug!("a guide could not be made: {error}");
-                match self.device.remove(&join(&self.directory, &guide_name(id, generation))) {
-                    Ok(()) | Err(StoreError::NotFound { .. }) => {}
-                    Err(_) => self.checkpointer.lock().has_leftovers = true,
-                }
-            }
+            self.checkpointer.lock().has_leftovers = true;
         }
         Ok(made?.map(|file| Arc::new(Guide::new(file))))
     }
 
-    /// Loads the filters of guides as far as the filter array leaves memory. Until then guides are asked page by page.
-    pub fn load_guides(&self) {
+    /// Loads the filters of guides as far as the filter array leaves memory. Until then guides are asked page by page. Asks `go_on` before
+    /// each part of a guide, and ends when it says no.
+    pub fn load_guides(&self, go_on: &mut dyn FnMut() -> bool) {
+        let _one = self.guides_loading.lock();
         let guides: Vec<Arc<Guide>> = self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();
-        fit(&guides, self.options.filter_bytes.saturating_sub(self.filters.sizes().bytes));
+        fit(&guides, self.options.filter_bytes.saturating_sub(self.filters.sizes().bytes), go_on);
         let bytes: u64 = guides.iter().map(|guide| guide.filter_bytes()).sum();
         self.filters.set_limit_bytes(self.options.filter_bytes.saturating_sub(bytes));
     }

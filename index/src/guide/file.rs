@@ -35,13 +35,16 @@ const PAGES_MAX: u32 = 1 << 23;
 const PAGES_PER_PART: u32 = PAGES_MIN;
 /// Cells of a page in the mean, 16 KiB: the unit of reading.
 const PAGE_CELLS: u64 = 2048;
+/// Most cells of a page, and slots of a part: far more than chance brings.
+const PAGE_CELLS_MAX: u32 = 1 << 20;
+const PART_SLOTS_MAX: u32 = 1 << 25;
 /// Most tankers of a guide.
-pub(crate) const TANKERS_MAX: usize = 1 << 16;
+pub(crate) const TANKERS_MAX: usize = u16::MAX as usize;
 
 const PART_BYTES: usize = 4 + 2 + 2 + 8;
 const PAGE_ENTRY_BYTES: usize = 4 + 8;
 const DIRECTORY_BYTES_MAX: usize =
-    64 + PAGES_MAX as usize * PAGE_ENTRY_BYTES + (PAGES_MAX / PAGES_PER_PART) as usize * PART_BYTES;
+    256 + PAGES_MAX as usize * PAGE_ENTRY_BYTES + (PAGES_MAX / PAGES_PER_PART) as usize * PART_BYTES;
 
 /// The first bits of a fingerprint, by which a guide knows it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -121,7 +124,7 @@ pub(crate) type PlacesOf<'a> = &'a mut dyn FnMut(u32, u32) -> Result<Option<Vec<
 
 impl GuideFile {
     /// Writes and syncs the file of a guide to `tankers`, of some `cells` cells. `places_of` is asked for all ranges in order, not more than
-    /// `ranges_max` of them, a power of two. Returns `None` if it ends the work: then the file is removed.
+    /// `ranges_max` of them, a power of two. Returns `None` if it ends the work: then the file is left over.
     pub(crate) fn write(
         writer: Writer<'_>,
         (id, generation): (u64, u64),
@@ -137,8 +140,6 @@ impl GuideFile {
         let (mut directory, mut offset) = (Directory::default(), 0);
         for range in 0..ranges {
             let Some(places) = places_of(range, ranges)? else {
-                drop(file);
-                writer.device.remove(&path)?;
                 return Ok(None);
             };
             let mut rest = places.as_slice();
@@ -196,13 +197,16 @@ impl GuideFile {
         self.names.directory_offset + frame as u64
     }
 
-    /// Reads the filters of all parts: the lowest `bits` of each slot, packed.
-    pub(crate) fn read_slots(&self, bits: u32) -> Result<Vec<u8>> {
+    /// Reads the filters of all parts: the lowest `bits` of each slot, packed. Asks `go_on` before each part; `None` if it says no.
+    pub(crate) fn read_slots(&self, bits: u32, go_on: &mut dyn FnMut() -> bool) -> Result<Option<Vec<u8>>> {
         // Four bytes are read at once, also behind the last slot.
         let packed_bytes = (self.slots() * u64::from(bits)).div_ceil(8) + PADDING_BYTES;
         let mut packed = Vec::with_capacity(packed_bytes as usize);
         let (mut used_bits, mut bytes) = (0, Vec::new());
         for (number, part) in self.directory.parts.iter().enumerate() {
+            if !go_on() {
+                return Ok(None);
+            }
             bytes.resize(part.form.slots() as usize * SLOT_BYTES, 0);
             self.file.read_exact_at(&mut bytes, part.offset)?;
             self.verify(&format!("filter {number}"), part.slots_checksum, &bytes)?;
@@ -210,7 +214,7 @@ impl GuideFile {
             fuse::pack(slots, bits, &mut packed, &mut used_bits);
         }
         packed.resize(packed.len() + 4, 0);
-        Ok(packed)
+        Ok(Some(packed))
     }
 
     /// Whether a cell of this key may be in the tankers, given the filters as [`read_slots`](Self::read_slots) gives them.
@@ -283,7 +287,8 @@ impl Directory {
     ) -> Result<u64> {
         let mut keys: Vec<u64> = places.iter().map(|(key, _)| key.0).collect();
         keys.dedup();
-        let built = fuse::build(&keys);
+        // Cells that are no fingerprints may crowd.
+        let built = if keys.len() < PART_SLOTS_MAX as usize / 2 { fuse::build(&keys) } else { None };
         let (form, slots) =
             built.ok_or_else(|| StoreError::corrupt(path, "keys in order that a filter can have", keys.len()))?;
         let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
@@ -373,8 +378,12 @@ impl Directory {
         for _ in 0..parts {
             let (segments, exponent, seed) = (payload.u32()?, payload.u16()?, payload.u16()?);
             let slots_checksum = payload.u64()?;
-            let form = Form::stored(segments, exponent, seed).ok_or_else(|| {
-                payload.corrupt("a filter of up to 2^32 slots", format!("{segments} segments of 2^{exponent}"))
+            let form = Form::stored(segments, exponent, seed).filter(|form| form.slots() <= PART_SLOTS_MAX);
+            let form = form.ok_or_else(|| {
+                payload.corrupt(
+                    format!("a filter of up to {PART_SLOTS_MAX} slots"),
+                    format!("{segments} segments of 2^{exponent}"),
+                )
             })?;
             directory.parts.push(Part { offset: 0, form, slots_checksum, first_slot });
             first_slot += u64::from(form.slots());
@@ -385,7 +394,11 @@ impl Directory {
             let mut cells = 0_u32;
             for _ in 0..PAGES_PER_PART {
                 directory.starts.push(cells);
-                cells = cells.saturating_add(payload.u32()?);
+                let here = payload.u32()?;
+                if here > PAGE_CELLS_MAX {
+                    return Err(payload.corrupt(format!("pages of up to {PAGE_CELLS_MAX} cells"), here));
+                }
+                cells += here;
                 directory.checksums.push(payload.u64()?);
             }
             directory.cells.push(cells);

@@ -31,6 +31,8 @@ pub(crate) use file::{GuideFile, GuideNames, Key, TANKERS_MAX};
 use crate::bloom::Hashes;
 use crate::sealed::{PageCache, SealedTanker, Writer};
 
+/// Tankers that no guide leads to, until one is due.
+pub(crate) const UNGUIDED_USUALLY: u64 = 2 * plan::GROUP as u64;
 /// Most bits of a slot: so many are stored.
 const BITS_MAX: u32 = 16;
 /// Bytes behind the slots, because four are read at once.
@@ -92,10 +94,11 @@ impl Guide {
     }
 
     /// Loads the filter with so many bits for each slot.
-    fn load(&self, bits: u32) {
-        let packed = if bits == 0 { Ok(Vec::new()) } else { self.file.read_slots(bits) };
+    fn load(&self, bits: u32, go_on: &mut dyn FnMut() -> bool) {
+        let packed = if bits == 0 { Ok(Some(Vec::new())) } else { self.file.read_slots(bits, go_on) };
         match packed {
-            Ok(packed) => *self.filter.write() = Some(Arc::new(Filter { bits, packed })),
+            Ok(None) => {}
+            Ok(Some(packed)) => *self.filter.write() = Some(Arc::new(Filter { bits, packed })),
             Err(error) => self.note_damage(&error),
         }
     }
@@ -184,17 +187,22 @@ fn bits_within(slots: &[u64], limit_bytes: u64) -> Vec<u32> {
     bits
 }
 
-/// Loads filters, and loads them anew with other bits, so that those of all guides fit into a limit. One that cannot be read says "perhaps"
-/// to everything.
-pub(crate) fn fit(guides: &[Arc<Guide>], limit_bytes: u64) {
+/// Loads filters, and loads them anew with other bits, so that those of all guides fit into a limit, and are not far coarser than they could
+/// be. One that cannot be read says "perhaps" to everything.
+pub(crate) fn fit(guides: &[Arc<Guide>], limit_bytes: u64, go_on: &mut dyn FnMut() -> bool) {
     let slots: Vec<u64> = guides.iter().map(|guide| guide.file.slots()).collect();
-    let wanted = bits_within(&slots, limit_bytes);
+    let best = bits_within(&slots, limit_bytes);
+    // A bit more or less is not worth a reading.
+    let kept: Vec<u32> = guides.iter().zip(&best).map(|(guide, best)| guide.bits().unwrap_or(*best)).collect();
+    let bytes = kept.iter().zip(&slots).map(|(bits, slots)| (slots * u64::from(*bits)).div_ceil(8) + PADDING_BYTES);
+    let is_kept = bytes.sum::<u64>() <= limit_bytes && kept.iter().zip(&best).all(|(kept, best)| *best < kept + 2);
+    let wanted = if is_kept { kept } else { best };
     let changed = || guides.iter().zip(&wanted).filter(|(guide, bits)| guide.bits() != Some(**bits));
     // Those that become coarser make room first.
     let coarser = changed().filter(|(guide, bits)| guide.bits().is_some_and(|now| now > **bits));
     for (guide, bits) in coarser.collect::<Vec<_>>().into_iter().chain(changed()) {
         guide.unload();
-        guide.load(*bits);
+        guide.load(*bits, go_on);
     }
 }
 

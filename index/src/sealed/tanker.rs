@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs_store::device::Device;
 use dedupfs_store::frame::FrameKind;
-use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
+use dedupfs_store::{ContainerId, Fingerprint, PoolId, Result, StoreError};
 
 use super::cache::PageCache;
 use super::containers::ContainerShares;
@@ -319,6 +319,13 @@ impl SealedTanker {
 
     pub(crate) fn cells(&self) -> u32 {
         self.cells.cells()
+    }
+
+    /// Whether it may have lost cells: they name no container, and the list counts them under `NONE`. A list that could not be read may lack
+    /// them.
+    pub(crate) fn may_have_lost(&self) -> bool {
+        let is_listed = self.containers.cells() == u64::from(self.cells());
+        !is_listed || self.containers.of(ContainerId::NONE).is_some()
     }
 
     /// The same tanker, to which a guide leads.

@@ -132,7 +132,7 @@ fn making_a_guide_may_fail_at_every_operation() {
     let guide = |case: &Case| {
         let made = case.index.tend_guides(&mut || true);
         let published = case.index.checkpoint(2);
-        case.index.load_guides();
+        case.index.load_guides(&mut || true);
         (made, published)
     };
     let total = {
@@ -161,7 +161,7 @@ fn making_a_guide_may_fail_at_every_operation() {
             // The same process goes on.
             let _made = case.index.tend_guides(&mut || true).unwrap();
             case.index.checkpoint(3).unwrap();
-            case.index.load_guides();
+            case.index.load_guides(&mut || true);
             check_memory(&case);
             check_disk(&case.memory.crash(1), &case, true);
         }

@@ -139,9 +139,21 @@ fn a_guide_that_is_not_published_costs_nothing_but_its_work() {
         index.checkpoint(row).unwrap();
     }
     let files = || disk.list(DIRECTORY).unwrap().iter().filter(|entry| entry.name.ends_with(".guide")).count();
-    // Asked to stop before the first range.
+    // Asked to stop before anything is written, and before the first range.
     assert!(!index.tend_guides(&mut || false).unwrap());
     assert_eq!((files(), index.stats().guides), (0, 0));
+    let mut asked = 0;
+    let mut once = || {
+        asked += 1;
+        asked == 1
+    };
+    assert!(!index.tend_guides(&mut once).unwrap());
+    assert_eq!((files(), index.stats().guides), (1, 0));
+    index.checkpoint(row + 1).unwrap();
+    index.apply(row + 2, &[]).unwrap();
+    index.checkpoint(row + 2).unwrap();
+    assert_eq!(files(), 0);
+    row += 2;
     assert!(index.tend_guides(&mut || true).unwrap());
     assert!(!index.tend_guides(&mut || true).unwrap(), "one waits for the checkpoint");
     assert_eq!((files(), index.stats().guides), (1, 0));

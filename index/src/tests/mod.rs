@@ -9,6 +9,7 @@ mod faults;
 mod filters;
 mod guides;
 mod locality;
+mod lost;
 mod model;
 mod occupancy;
 mod reads;

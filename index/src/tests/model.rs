@@ -274,7 +274,7 @@ fn run(steps: Vec<Step>, options: IndexOptions) {
                 index.tend_guides(&mut || true).unwrap();
             }
             Step::GatherLost => {
-                index.gather_lost().unwrap();
+                index.gather_lost(&mut || true).unwrap();
                 // Of what is staged, the set may have more.
                 if index.lost() <= KNOWN_MAX as u64 && model.recent.is_empty() {
                     let named =

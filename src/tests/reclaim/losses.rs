@@ -130,7 +130,7 @@ fn with_losses_and(site: &Site, name: &str, data: &[u8]) -> Arc<Pool> {
     pool.close().expect("closes");
     drop(pool);
     let pool = site.open();
-    pool.core().indexes.gather_lost();
+    pool.core().indexes.gather_lost(&mut || true);
     assert!(pool.core().namespace.has_losses());
     pool
 }

@@ -460,7 +460,7 @@ fn regression_puts_take_nothing_over_that_is_lost() {
     let live = directory(&pool, ROOT_INO, "live");
     file(&pool, directory(&pool, live, "below"), "file", b"stays");
     snapshot(&pool, "live", "", "s1");
-    let snapshots = snapshot(&pool, "live", "", "s2").taken_over;
+    assert!(snapshot(&pool, "live", "", "s2").taken_over > 0);
     let lost = || pool.stats().expect("has statistics").lost_chunks;
     // One chunk: only its file is read.
     let content = pool.core().dedup.fingerprinter().of(b"content 7");
@@ -470,7 +470,7 @@ fn regression_puts_take_nothing_over_that_is_lost() {
     assert_eq!((report.taken_over, report.without_base, lost()), (all - 1, None, 0), "it was read, and stored again");
     // All of them. Names and links are not lost.
     lose(&pool, |_| true);
-    assert_eq!(snapshot(&pool, "live", "", "s3").taken_over, snapshots, "none of its nodes is lost");
+    assert_eq!(snapshot(&pool, "live", "", "s3").taken_over, 0, "its nodes or attributes may be lost as well");
     let report = put(&pool, disk.path(), "v4", LAST);
     pool.sync().expect("syncs");
     assert_eq!((report.taken_over, report.without_base, report.base.is_some()), (1, None, true), "a symbolic link");

@@ -279,7 +279,7 @@ impl Run<'_> {
         if self.options.arranging == Arranging::Alone && !self.has_room_to_arrange()? {
             return Ok(None);
         }
-        core.indexes.gather_lost();
+        core.indexes.gather_lost(&mut || !self.control.is_stopped());
         if self.options.arranging != Arranging::Alone {
             self.progress.start("freeing dead containers", 0);
             for kind in [ContainerKind::Data, ContainerKind::Recipe] {
