@@ -9,7 +9,9 @@ use dedupfs_sync::canary::Canary;
 use crate::plan::Plan;
 
 /// Longest time of an attempt in seconds: most take some milliseconds, and while a plan shrinks many hang.
-const ATTEMPT_SECS: u64 = 10;
+pub const ATTEMPT_SECS: u64 = 10;
+/// Longest time of an attempt that must pass, also beside other work: a kept plan takes some seconds.
+pub const PASSING_SECS: u64 = 120;
 
 /// Returns a command that runs this program with this mistake.
 pub fn this_program(canary: Option<Canary>) -> Command {
@@ -20,13 +22,13 @@ pub fn this_program(canary: Option<Canary>) -> Command {
     command
 }
 
-/// Runs the plan, with this mistake.
+/// Runs the plan, with this mistake, for at most so many seconds.
 ///
 /// # Errors
 /// The failure in words. A process that dies or does not end has failed, too.
-pub fn attempt(plan: &Plan, canary: Option<Canary>) -> Result<(), String> {
+pub fn attempt(plan: &Plan, canary: Option<Canary>, longest_secs: u64) -> Result<(), String> {
     let mut command = this_program(canary);
-    command.args(["--attempt", "--patience", &ATTEMPT_SECS.to_string()]);
+    command.args(["--attempt", "--patience", &longest_secs.to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut process = command.spawn().expect("starts a process");
     let written = serde_json::to_vec(plan).expect("plans can be written");

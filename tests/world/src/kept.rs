@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use dedupfs_sync::canary::Canary;
 use serde::{Deserialize, Serialize};
 
-use crate::attempt::attempt;
+use crate::attempt::{ATTEMPT_SECS, PASSING_SECS, attempt};
 use crate::name::Name;
 use crate::plan::Plan;
 
@@ -49,13 +49,14 @@ impl Kept {
     /// What is not as the file says, and the next step.
     fn check(&self) -> Result<String, String> {
         let Some(Name(canary)) = self.finds else {
-            return attempt(&self.plan, None).map(|()| "passes".to_owned());
+            return attempt(&self.plan, None, PASSING_SECS).map(|()| "passes".to_owned());
         };
         let mut plan = self.plan.clone();
         for later in 0..=LATER_SEEDS {
             plan.seed = self.plan.seed.wrapping_add(later);
-            attempt(&plan, None).map_err(|failure| format!("fails without the canary {canary:?}: {failure}"))?;
-            if attempt(&plan, Some(canary)).is_err() {
+            attempt(&plan, None, PASSING_SECS)
+                .map_err(|failure| format!("fails without the canary {canary:?}: {failure}"))?;
+            if attempt(&plan, Some(canary), ATTEMPT_SECS).is_err() {
                 let seed = if later == 0 { String::new() } else { format!(", now under seed {}", plan.seed) };
                 return Ok(format!("notices {canary:?}{seed}"));
             }

@@ -273,7 +273,8 @@ fn main() -> ExitCode {
             println!("seed");
             // A world that fails without the canary has found something else.
             run(Plan::new(*seed), false, &arguments).is_err()
-                && (arguments.canary.is_none() || attempt::attempt(&Plan::new(*seed), None).is_ok())
+                && (arguments.canary.is_none()
+                    || attempt::attempt(&Plan::new(*seed), None, attempt::ATTEMPT_SECS).is_ok())
         };
         let found = seeds.clone().find(is_found);
         println!("tried {}", found.map_or(arguments.count, |seed| seed - arguments.from + 1));

@@ -5,7 +5,7 @@ mod search;
 
 use dedupfs_sync::canary::Canary;
 
-use crate::attempt::attempt;
+use crate::attempt::{ATTEMPT_SECS, attempt};
 use crate::kept::{self, Kept};
 use crate::name::Name;
 use crate::plan::Plan;
@@ -33,17 +33,17 @@ pub fn shrink(seed: u64, how: &How<'_>) -> Result<(), String> {
     let How { canary, tries_max, is_firm, keep } = *how;
     let file = keep.map(kept::new_file).transpose()?;
     let plan = Plan::new(seed);
-    let Err(failure) = attempt(&plan, canary) else {
+    let Err(failure) = attempt(&plan, canary, ATTEMPT_SECS) else {
         return Err(format!("seed {seed} passes: there is nothing to shrink"));
     };
-    if canary.is_some() && attempt(&plan, None).is_err() {
+    if canary.is_some() && attempt(&plan, None, ATTEMPT_SECS).is_err() {
         return Err(format!("seed {seed} fails without the canary, too: shrink it without --canary"));
     }
     println!("seed {seed}: {failure}\n{}", size(&plan));
     // A plan that fails without the canary shows another mistake.
     let fails = |plan: &Plan| {
-        let failure = attempt(plan, canary).err()?;
-        (canary.is_none() || attempt(plan, None).is_ok()).then_some(failure)
+        let failure = attempt(plan, canary, ATTEMPT_SECS).err()?;
+        (canary.is_none() || attempt(plan, None, ATTEMPT_SECS).is_ok()).then_some(failure)
     };
     let mut search = Search { fails, tries: 0, tries_max, is_firm };
     let Failing { plan, failure } = search.shrink(Failing { plan, failure });
