@@ -108,7 +108,7 @@ impl<'s> Sources<'s> {
 
 impl Index {
     /// Loads the filters of guides as memory allows, and makes the next guide if one is due: the next checkpoint publishes it. Asks `go_on`
-    /// for each thousandth of the work, and ends when it says no. Returns whether a guide was made. One thread at a time.
+    /// before each range of fingerprints, and ends when it says no. Returns whether a guide was made. One thread at a time.
     ///
     /// Cost: of each tanker that becomes guided its cells are read, 48 bytes each; 10 bytes are written for each cell of the new guide, and
     /// read of those that it replaces. See the head of `plan` for how often.

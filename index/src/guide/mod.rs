@@ -197,7 +197,9 @@ pub(crate) fn fit(guides: &[Arc<Guide>], limit_bytes: u64, go_on: &mut dyn FnMut
     let bytes = kept.iter().zip(&slots).map(|(bits, slots)| (slots * u64::from(*bits)).div_ceil(8) + PADDING_BYTES);
     let is_kept = bytes.sum::<u64>() <= limit_bytes && kept.iter().zip(&best).all(|(kept, best)| *best < kept + 2);
     let wanted = if is_kept { kept } else { best };
-    let changed = || guides.iter().zip(&wanted).filter(|(guide, bits)| guide.bits() != Some(**bits));
+    // A damaged one waits for its successor.
+    let is_due = |guide: &Guide, bits: u32| guide.bits() != Some(bits) && !guide.is_damaged.load(Ordering::Relaxed);
+    let changed = || guides.iter().zip(&wanted).filter(|(guide, bits)| is_due(guide, **bits));
     // Those that become coarser make room first.
     let coarser = changed().filter(|(guide, bits)| guide.bits().is_some_and(|now| now > **bits));
     for (guide, bits) in coarser.collect::<Vec<_>>().into_iter().chain(changed()) {
