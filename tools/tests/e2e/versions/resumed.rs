@@ -33,12 +33,12 @@ fn left(series: &Path) -> Vec<String> {
 }
 
 /// Begins a put and sends a signal when it has something to leave; returns what it said. Machines differ in speed, so it tries several times.
-fn signalled(source: &Path, version: &Path, signal: Signal) -> Option<String> {
+fn signalled(site: &Site, (source, version): (&Path, &Path), signal: Signal) -> Option<String> {
     let series = version.parent().unwrap();
     let mut times = (0..PASSES).flat_map(|_| SIGNALS_AFTER_MS.step_by(SIGNAL_STEP_MS));
     times.find_map(|ms| {
         let said = signalled_after(Duration::from_millis(ms), (source, version), signal)?;
-        wait_for_daemon(series);
+        wait_for_daemon(site);
         // The daemon was done before it noticed.
         if version.exists() {
             forget(&[version]).expect(0, &[]);
@@ -64,12 +64,15 @@ fn signalled_after(time: Duration, (source, version): (&Path, &Path), signal: Si
     }
 }
 
-/// Waits until the daemon has left the directory of a put whose client has gone.
-fn wait_for_daemon(series: &Path) {
+/// Waits until the daemon has ended every put that it began. It goes on for a moment when a client has gone.
+fn wait_for_daemon(site: &Site) {
     let begun = Instant::now();
-    let is_busy =
-        |name: &String| fs::read_dir(series.join(name)).is_ok_and(|mut names| names.any(|name| name.is_err()));
-    while left(series).iter().any(is_busy) {
+    let is_busy = || {
+        let log = fs::read_to_string(site.pool.join("dedupfs.log")).unwrap();
+        let lines = |said: &[&str]| log.lines().filter(|line| said.iter().any(|said| line.contains(said))).count();
+        lines(&["copying a tree into the pool"]) > lines(&["copied a tree", "a tree was not copied"])
+    };
+    while is_busy() {
         assert!(begun.elapsed() < PATIENCE, "the daemon goes on without its client");
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -100,8 +103,8 @@ fn a_put_goes_on_where_one_was_killed_or_interrupted() {
 
     // The tool is killed. The daemon notices, and names what it has.
     let version = series.join("v1");
-    assert!(signalled(&source, &version, Signal::KILL).is_some(), "the put was complete too soon");
-    wait_for_daemon(&series);
+    assert!(signalled(&site, (&source, &version), Signal::KILL).is_some(), "the put was complete too soon");
+    wait_for_daemon(&site);
     assert_eq!((left(&series).len(), listed(&series)), (1, Vec::new()));
     // Others leave it where it is.
     assert_eq!(resumed(&other, &series.join("other")), 0);
@@ -117,7 +120,7 @@ fn a_put_goes_on_where_one_was_killed_or_interrupted() {
     forget(&[&version]).expect(0, &[]);
 
     // The tool is interrupted, and later the daemon killed.
-    let said = signalled(&source, &series.join("v2"), Signal::INT).expect("the put was complete too soon");
+    let said = signalled(&site, (&source, &series.join("v2")), Signal::INT).expect("the put was complete too soon");
     assert!(said.contains("the next put of this source goes on from it"), "{said}");
     assert_eq!(left(&series).len(), 1);
     Tool::new(DEDUPFS).arg("sync").arg(&site.mnt).ok();
@@ -130,7 +133,7 @@ fn a_put_goes_on_where_one_was_killed_or_interrupted() {
 
     // One that is not wanted any more can be removed by hand.
     forget(&[&series.join("v2")]).expect(0, &[]);
-    signalled(&source, &series.join("v3"), Signal::INT).expect("the put was complete too soon");
+    signalled(&site, (&source, &series.join("v3")), Signal::INT).expect("the put was complete too soon");
     let directory = series.join(&left(&series)[0]);
     let incomplete = directory.join(&names(&directory)[0]);
     assert!(fs::remove_dir_all(&incomplete).is_err(), "nothing in it can be removed");
