@@ -56,6 +56,29 @@ impl Read for Random {
     }
 }
 
+/// Bytes of a block of thin data, of which the first are random.
+const THIN_BLOCK_BYTES: usize = 512;
+const THIN_RANDOM_BYTES: usize = 16;
+
+/// Makes a file of so many bytes of thin data: random bytes between zeros. Its chunks are all different, and take almost no space.
+pub fn thin_file(seed: &str, bytes: u64, path: &Path) -> Outcome {
+    let (mut random, mut buffer) = (Random::new(seed), vec![0; 1 << 20]);
+    let mut write = |mut file: File| {
+        let mut left = bytes as usize;
+        while left > 0 {
+            let now = left.min(buffer.len());
+            for block in buffer[..now].chunks_mut(THIN_BLOCK_BYTES) {
+                let end = block.len().min(THIN_RANDOM_BYTES);
+                random.read_exact(&mut block[..end])?;
+            }
+            file.write_all(&buffer[..now])?;
+            left -= now;
+        }
+        Ok(())
+    };
+    File::create(path).and_then(&mut write).or_else(files::at("write", path))
+}
+
 /// Makes a file of so many pseudo-random bytes.
 pub fn random_file(seed: &str, bytes: u64, path: &Path) -> Outcome {
     File::create(path).and_then(|file| Random::new(seed).write(bytes, file)).or_else(files::at("write", path))

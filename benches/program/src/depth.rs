@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::data::{Random, random_file};
+use crate::data::{Random, random_file, thin_file};
 use crate::figures::{Figures, timed, timed_with_peak};
 use crate::options::{Caches, PoolOptions, ascending, count};
 use crate::pool::{Bench, Pool, dedupfs};
@@ -25,6 +25,9 @@ pub struct Depth {
     /// Mean size of a chunk; dedupfs mkfs takes no less than 4K
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     chunk_size: String,
+    /// Write thin data: random bytes between zeros. Its chunks are all different, and a 16th of its size in --dir is enough
+    #[arg(long)]
+    thin: bool,
     /// Medians are of so many runs; each writes other data
     #[arg(long, default_value = "3", value_parser = count)]
     runs: u64,
@@ -37,6 +40,7 @@ pub struct Depth {
 /// The files in the pool.
 #[derive(Default)]
 struct Content {
+    is_thin: bool,
     files: Vec<(PathBuf, u64)>,
     /// Files that were ever written.
     written: u64,
@@ -48,7 +52,8 @@ impl Content {
         let mut held: u64 = self.files.iter().map(|(_, bytes)| bytes).sum();
         while held < size {
             let (name, now) = (format!("file-{}", self.written), (size - held).min(FILE_BYTES));
-            random_file(&format!("depth {name}"), now, &pool.at(&name))?;
+            let write = if self.is_thin { thin_file } else { random_file };
+            write(&format!("depth {name}"), now, &pool.at(&name))?;
             self.files.push((pool.at(&name), now));
             self.written += 1;
             held += now;
@@ -111,10 +116,11 @@ pub fn run(args: &Depth) -> Outcome {
     let largest = sizes.last().copied().unwrap_or_default();
     let mut options = args.pool.clone();
     options.mkfs.0.extend(["--chunk-size", &args.chunk_size].map(str::to_owned));
-    let (programs, disk) = (["dedupfs", "dedupfs-stats", "dedupfs-gc"], largest + largest / 4 + (1 << 30));
+    let disk = if args.thin { largest / 16 } else { largest + largest / 4 } + (1 << 30);
+    let programs = ["dedupfs", "dedupfs-stats", "dedupfs-gc"];
     let Bench { work, mut pool, .. } = Bench::new(&programs, &[], &options, 0, disk)?;
     let machine = machine::describe(&work)?;
-    let (mut figures, mut content) = (Figures::default(), Content::default());
+    let (mut figures, mut content) = (Figures::default(), Content { is_thin: args.thin, ..Content::default() });
     pool.format()?;
     for size in &sizes {
         for run in 1..=args.runs {
@@ -126,7 +132,8 @@ pub fn run(args: &Depth) -> Outcome {
 
     println!("{machine}\n{}", machine::describe_end(args.runs)?);
     println!(
-        "- random data in files of {}, in chunks of {} in the mean; the pool is mounted and checked with an empty page cache",
+        "- {} data in files of {}, in chunks of {} in the mean; the pool is mounted and checked with an empty page cache",
+        if args.thin { "thin" } else { "random" },
         human(FILE_BYTES),
         args.chunk_size
     );
@@ -135,7 +142,7 @@ pub fn run(args: &Depth) -> Outcome {
     );
     println!("- memory of the daemon after reclaiming; that of fsck is looked up ten times a second");
     let columns = [
-        "random data in the pool",
+        "data in the pool",
         "chunks",
         "index, MiB",
         "mounted in, s",
