@@ -158,7 +158,7 @@ fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
 }
 
 fn assert_clean(pool: &Pool) {
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 

@@ -78,7 +78,8 @@ fn holds(pool: &Pool, name: &str, data: &[u8]) -> bool {
 
 /// Returns the findings of a check, without those about permanently damaged containers.
 fn findings(pool: &Pool) -> Vec<String> {
-    let findings = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings;
+    let findings =
+        pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks").findings;
     findings.into_iter().filter(|finding| !finding.starts_with("container")).collect()
 }
 

@@ -99,7 +99,7 @@ fn writers_beside_reclaiming() {
     let pool = Pool::open_on(&device, &device, Vec::new(), &PoolOptions::default(), &NoProgress).expect("opens");
     let contents: Vec<Vec<u8>> = (0..4).map(content).collect();
     beside_reclaiming(&pool, WRITERS, |service, writer| work(service, writer, &contents));
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     pool.close().expect("closes");
 }

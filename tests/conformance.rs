@@ -96,7 +96,7 @@ fn end(device: &Arc<dyn Device>, pool: Arc<Pool>, again: impl FnOnce(&Pool)) {
     pool.close().expect("closes");
     drop(pool);
     let pool = open(device);
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     again(&pool);
     pool.close().expect("closes");

@@ -36,7 +36,7 @@ fn reclaim(pool: &Pool) -> ReclaimReport {
 }
 
 fn findings(pool: &Pool) -> Vec<String> {
-    pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings
+    pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks").findings
 }
 
 /// Overwrites all files of a directory with nonsense.

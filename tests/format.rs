@@ -42,7 +42,7 @@ fn check_image(image: &Path) {
     if image.ends_with("format-1-versions.tar.gz") {
         check_versions(&pool, numbers.as_bytes());
     }
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     pool.close().expect("closes");
 }

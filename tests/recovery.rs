@@ -95,7 +95,8 @@ fn reading_a_crashed_pool_changes_nothing_on_its_disk() {
         let pool = open(Arc::new(device.clone()), true).expect("opens");
         assert_whole(&pool);
         assert!(pool.recovery().rows_replayed > 0, "there was nothing to recover");
-        let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+        let report =
+            pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
         pool.stats().expect("has statistics");
         let service = pool.service();
@@ -217,7 +218,7 @@ fn what_never_came_to_count_is_removed() {
     assert!(report.bytes_trimmed >= 10_000, "{report:?}");
     assert!(!files(&disk).contains(&"containers/000099.slots".to_owned()));
     assert_whole(&pool);
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     pool.close().expect("closes");
 }

@@ -44,7 +44,7 @@ fn assert_recovered(disk: MemoryDevice, expected: &[(&str, Vec<u8>)]) {
     for (name, data) in expected {
         assert!(read(&pool, name).as_deref() == Some(data), "{name}");
     }
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     pool.close().expect("closes");
 }
@@ -77,7 +77,7 @@ fn nothing_is_lost_and_nothing_is_written_while_it_is_read_only() {
     assert!(read(&pool, "whole").as_deref() == Some(&whole));
     pool.sync().expect("syncs");
     pool.stats().expect("has statistics");
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     assert!(pool.scrub(&ScrubOptions::default(), &NoProgress).expect("scrubs").is_clean());
     let reclaim = ReclaimOptions::below(100);

@@ -3,8 +3,8 @@
 use crate::compare::{Parts, decide, first_bits, gather, share};
 use crate::places::Places;
 use crate::reading::Reading;
-use crate::spool::Spool;
 use crate::{Ask, Disks, Error, MemoryPlan, Numbered, Pool, Record, Result, Tally, Verdict};
+use dedupfs_spool::Spool;
 
 /// Records between two looks whether to go on.
 const RECORDS_BETWEEN_LOOKS: u64 = 4096;

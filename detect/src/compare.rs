@@ -1,7 +1,7 @@
 //! Verdicts about the asks of one partition, or of a part of it that fits into memory.
 
-use crate::spool::{Blocks, Spool};
 use crate::{Answer, Chunk, Error, Numbered, Place, Record, Result, Verdict};
+use dedupfs_spool::{Blocks, Spool};
 
 /// Puts asks in the order of comparing: equal chunks stand together, the first place in front.
 pub(crate) fn sort(asks: &mut [Numbered]) {

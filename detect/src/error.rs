@@ -19,19 +19,9 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// A spool gave other bytes than were written to it.
-    #[error(
-        "a spool in {} is damaged at byte {at}: {why}; repeat it, with spools on another disk if this comes again",
-        .directory.display()
-    )]
-    Spool {
-        /// The directory of the spool.
-        directory: PathBuf,
-        /// Offset of the block in the spool, bytes.
-        at: u64,
-        /// The rule that the block breaks.
-        why: &'static str,
-    },
+    /// A spool cannot be written or read.
+    #[error(transparent)]
+    Spool(#[from] dedupfs_spool::Error),
     /// The pool gave no answer, or one that cannot be.
     #[error("the pool does not answer: {0}; see that it is mounted, and repeat it")]
     Pool(String),

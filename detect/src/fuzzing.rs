@@ -3,7 +3,7 @@
 use crate::cluster::fuzzing;
 use crate::records::{Numbered, Place};
 use crate::rounds;
-use crate::spool::Spooled;
+use dedupfs_spool::Spooled;
 
 /// Reads bytes as the file of a round, with the right sum as well, as records of spools, and as those that connections carry.
 pub fn fuzz_bytes(bytes: &[u8]) {

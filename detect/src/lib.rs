@@ -56,7 +56,6 @@ mod plan;
 mod reading;
 mod records;
 mod rounds;
-mod spool;
 
 pub use alone::alone;
 pub use cluster::{Cluster, Landing, RoundTally, Stage, Watch, Window, part_from_all, run};

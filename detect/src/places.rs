@@ -1,7 +1,7 @@
 //! Records by position: spooled by ranges of the numbers of their asks, and read again in order.
 
-use crate::spool::Spool;
 use crate::{Error, MemoryPlan, Place, Result};
+use dedupfs_spool::Spool;
 
 /// Numbers of a range at most: their product with the number of partitions fits into 64 bits.
 const COUNT_MAX: u64 = 1 << 51;
@@ -36,7 +36,7 @@ impl Places {
         let of_range = place.number.checked_sub(self.first).filter(|number| *number < self.count);
         let number = of_range.ok_or_else(|| Error::Broken(format!("ask {} was never made", place.number)))?;
         let partition = number * self.spool.partitions() as u64 / self.count;
-        self.spool.push(partition as usize, place)
+        Ok(self.spool.push(partition as usize, place)?)
     }
 
     /// First number behind the partitions before this one.

@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-use crate::spool::{BLOCK_BYTES_MAX, BLOCK_BYTES_MIN};
+pub use dedupfs_spool::PARTITIONS_MAX;
+use dedupfs_spool::partitions_max;
+
 use crate::{ASKED_AT_ONCE, Answer, Chunk, Numbered, Place};
 
-/// Partitions of a spool at most.
-pub const PARTITIONS_MAX: usize = 4096;
 /// Memory of a round that suits most machines.
 pub const MEMORY_BYTES: u64 = 20 << 20;
 /// Memory of a round at least. A plan with less gets this much.
@@ -81,19 +81,10 @@ impl MemoryPlan {
     }
 }
 
-/// Partitions of a spool with so much for its buffers.
-fn partitions_max(buffers_bytes: usize) -> usize {
-    (buffers_bytes / BLOCK_BYTES_MIN).clamp(2, PARTITIONS_MAX)
-}
-
-/// Bytes of a block of a spool with so many partitions.
-pub(crate) fn block_bytes(buffers_bytes: usize, partitions: usize) -> usize {
-    (buffers_bytes / partitions.max(1)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dedupfs_spool::block_bytes;
 
     #[test]
     fn partitions_follow_the_expected_asks_and_have_a_bound() {
@@ -103,7 +94,6 @@ mod tests {
         assert_eq!(plan(4_000_000).asks_partitions(), 27);
         assert_eq!(plan(u64::MAX).asks_partitions(), PARTITIONS_MAX);
         assert_eq!(plan(0).chunks_at_once(), ASKED_AT_ONCE);
-        assert!(block_bytes(10 << 20, PARTITIONS_MAX) * PARTITIONS_MAX <= 10 << 20);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The records of spools and messages. `docs/format.md` (Beside a pool) has their bytes.
 
-use crate::spool::Spooled;
+use dedupfs_spool::{Spooled, take};
+
 use crate::{Ask, Record, Verdict};
 
 /// An ask with its number in the order of its machine.
@@ -76,13 +77,6 @@ impl Spooled for Place {
         };
         (from == [0; 3]).then_some(Self { number, disk, record: Record { at, len_bytes, fingerprint, verdict } })
     }
-}
-
-/// The first `N` bytes, if there are as many.
-pub(crate) fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
-    let (first, rest) = from.split_first_chunk::<N>()?;
-    *from = rest;
-    Some(*first)
 }
 
 #[cfg(test)]

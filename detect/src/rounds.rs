@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use twox_hash::XxHash3_64;
 
-use crate::records::take;
 use crate::{Error, Result};
+use dedupfs_spool::take;
 
 const MAGIC: [u8; 8] = *b"ddfsrnd1";
 /// Bytes of the file of a round at most.

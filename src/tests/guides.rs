@@ -60,7 +60,7 @@ fn guides_are_made_while_a_pool_grows_and_lead_to_all_of_it() {
     for file in (1..files).step_by(2) {
         assert!(read(&pool, &format!("{file}")) == Some(content(file, FILE_BYTES)), "{file}");
     }
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
     pool.core().indexes.chunks.self_check().expect("is sound");
     pool.close().expect("closes");

@@ -1,5 +1,6 @@
 //! Tests of whole pools that look inside. Those of `tests/` know the façade alone.
 
+mod check;
 #[path = "../../tests/common/mod.rs"]
 pub(crate) mod common;
 mod counting;

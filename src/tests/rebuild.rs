@@ -36,7 +36,7 @@ impl Told {
     }
 }
 
-fn open(disk: &MemoryDevice, options: &PoolOptions) -> Result<Arc<Pool>> {
+pub(crate) fn open(disk: &MemoryDevice, options: &PoolOptions) -> Result<Arc<Pool>> {
     open_on(&(Arc::new(disk.clone()) as Arc<dyn Device>), options, &NoProgress)
 }
 
@@ -49,7 +49,7 @@ fn rebuilding() -> PoolOptions {
 }
 
 /// Makes a pool with files that share content, files of one chunk, garbage, a full tanker, and versions that share a tree.
-fn pool() -> MemoryDevice {
+pub(crate) fn pool() -> MemoryDevice {
     let disk = MemoryDevice::new();
     let device: Arc<dyn Device> = Arc::new(disk.clone());
     fill(&device, &device);
@@ -97,7 +97,7 @@ fn fill(meta: &Arc<dyn Device>, data: &Arc<dyn Device>) {
 }
 
 /// Overwrites a slot file of data and a container of recipes with nonsense.
-fn damage(disk: &MemoryDevice) {
+pub(crate) fn damage(disk: &MemoryDevice) {
     for (path, from, len) in [("containers/000001.slots", 0, 8 << 16), ("recipes/000001.slots", 1 << 16, 1 << 16)] {
         let file = disk.open(path, OpenMode::Write).expect("opens");
         assert!(file.len().expect("has a length") >= from + len as u64);
@@ -125,7 +125,7 @@ fn cells(pool: &Pool) -> [Cells; 2] {
 }
 
 fn findings(pool: &Pool) -> Vec<String> {
-    pool.check(&CheckOptions { read_data: false }, &NoProgress).expect("checks").findings
+    pool.check(&CheckOptions { read_data: false, ..CheckOptions::default() }, &NoProgress).expect("checks").findings
 }
 
 /// The result of an uninterrupted rebuild.

@@ -85,7 +85,7 @@ pub(super) fn lookup(pool: &Pool, parent: Ino, name: &[u8]) -> std::result::Resu
 }
 
 pub(super) fn assert_clean(pool: &Pool) {
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).unwrap();
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).unwrap();
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 

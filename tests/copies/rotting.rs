@@ -76,7 +76,10 @@ fn run(seed: u64) {
         for (name, which) in &names {
             assert!(read(&pool, name).as_ref() == Some(&contents[*which]), "{name} of seed {seed}");
         }
-        let findings = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings;
+        let findings = pool
+            .check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress)
+            .expect("checks")
+            .findings;
         // Damaged containers stay until all their chunks are stored again. Copies of recipes rot, too: mounts and
         // scrubs write them anew.
         let is_rot =

@@ -77,7 +77,9 @@ fn put(pool: &Pool, source: &Path, into: Ino, resumes: bool, progress: &dyn Prog
 }
 
 fn sound(pool: &Pool, when: &str) -> Result<(), String> {
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).map_err(|error| error.to_string())?;
+    let report = pool
+        .check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress)
+        .map_err(|error| error.to_string())?;
     if report.is_clean() { Ok(()) } else { Err(format!("{when}: {:#?}", report.findings)) }
 }
 

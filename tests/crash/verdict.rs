@@ -31,7 +31,7 @@ fn open(roots: &Roots) -> Result<Arc<Pool>, String> {
 
 /// Checks that counts equal marks, that names and places are right, and that all content matches its fingerprints.
 fn sound(pool: &Pool) -> Result<(), String> {
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress);
     let report = report.map_err(|error| format!("cannot be checked: {error}"))?;
     if report.is_clean() { Ok(()) } else { Err(format!("is not sound: {:#?}", report.findings)) }
 }

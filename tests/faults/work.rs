@@ -17,7 +17,7 @@ use crate::session::Session;
 /// Files that stay unchanged throughout.
 pub const OLD: [&str; 3] = ["old small", "old large", "old other"];
 pub const RECLAIM_ALL: ReclaimOptions = ReclaimOptions::below(100);
-pub const CHECK_ALL: CheckOptions = CheckOptions { read_data: true };
+pub const CHECK_ALL: CheckOptions = CheckOptions { read_data: true, scratch: None };
 
 /// Returns bytes that neither repeat nor compress.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {

@@ -54,7 +54,8 @@ pub fn sound(image: &Image) {
         let pool = disks.open(&options(way)).expect("a sound pool opens");
         let unreadable = image.tree.verify(&*pool.service()).expect("a sound pool is right");
         assert_eq!((unreadable.answers, unreadable.bytes), (0, 0));
-        let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+        let report =
+            pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
         pool.close().expect("closes");
     }
@@ -115,7 +116,7 @@ fn judge_open(image: &Image, case: &Case, pool: &Pool) -> Result<Verdict, String
     if case.way == Way::Write {
         write_beside(&*service)?;
     }
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress);
     let is_clean = report.is_ok_and(|report| report.is_clean());
     if is_clean && unreadable != Unreadable::default() {
         // Readers had bad nodes repaired from their copies on the data root: then everything is there by now.

@@ -493,7 +493,10 @@ impl SideBySide {
 
     /// Checks that counts equal marks and that all content matches its fingerprints.
     fn check(&self) {
-        let report = self.pool().check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+        let report = self
+            .pool()
+            .check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress)
+            .expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
     }
 

@@ -415,8 +415,9 @@ pub(crate) struct FsckArgs {
     /// lost meta root could be recovered completely. Also for a mounted pool
     #[arg(long, conflicts_with_all = ["repair", "rebuild_index", "read_data"])]
     pub(crate) trial_recovery: bool,
-    /// Place for the trial's meta root; takes as much room as the pool's own [default: POOL]
-    #[arg(long, value_name = "DIR", requires = "trial_recovery")]
+    /// Place for temporary files: those of a check whose pool does not fit into --memory, half of its room at most, or the trial's meta root,
+    /// which takes as much room as the pool's own [default: POOL]
+    #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     /// Memory limit for all caches and buffers together, such as 512M or 2G. The check of a mounted pool uses the mount's
     #[arg(long, default_value = "512M", value_name = "SIZE", value_parser = size::parse_memory)]

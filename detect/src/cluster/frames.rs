@@ -1,7 +1,7 @@
 //! Frames of a connection, reasons, and the check of timely's messages.
 
-use crate::records::take;
 use crate::{CHUNK_BYTES_MAX, Error};
+use dedupfs_spool::take;
 
 /// Bytes of a message of timely at most: a parcel with the longest chunk, and its envelope.
 pub(super) const MESSAGE_BYTES_MAX: u64 = CHUNK_BYTES_MAX as u64 + (4 << 20);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 
 use super::{Cluster, Stage, Watch, links};
-use crate::records::take;
 use crate::{Error, Result};
+use dedupfs_spool::take;
 
 const MAGIC: [u8; 8] = *b"ddfsdtct";
 const VERSION: u32 = 1;

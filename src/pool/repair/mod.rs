@@ -33,7 +33,7 @@ use crate::upkeep::check::{CheckOptions, CheckReport, RebuildReport};
 use crate::upkeep::scrub::ScrubOptions;
 
 /// How to repair.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RepairOptions {
     /// Make the changes; else only list them.
     pub apply: bool,
@@ -41,6 +41,8 @@ pub struct RepairOptions {
     pub read_data: bool,
     /// Give up the content that a recovery kept and could not name.
     pub give_up_unnamed: bool,
+    /// A directory for temporary files of checks; see [`CheckOptions::scratch`].
+    pub scratch: Option<PathBuf>,
 }
 
 /// The result of a repair, or its plan.
@@ -245,7 +247,7 @@ fn check_and_quarantine(
             pool.core().exporter.give_up_kept()?;
         }
     }
-    let options = CheckOptions { read_data: how.read_data };
+    let options = CheckOptions { read_data: how.read_data, scratch: how.scratch.clone() };
     let mut found = pool.check(&options, progress)?;
     // Opening for writing may have rewritten it by now.
     if let Some(export) = found.export.as_mut().filter(|export| !export.is_sound()) {

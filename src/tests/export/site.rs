@@ -141,7 +141,7 @@ pub fn reclaim(pool: &Pool) {
 }
 
 pub fn findings(pool: &Pool) -> Vec<String> {
-    pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings
+    pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks").findings
 }
 
 /// Returns the visible state of the whole tree.

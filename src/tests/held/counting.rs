@@ -88,7 +88,7 @@ pub(super) fn prepared_with(observer: Arc<dyn Observer>, tanker_cells: u32) -> A
 
 #[track_caller]
 fn check(pool: &Pool) {
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 

@@ -114,7 +114,8 @@ impl Site {
 
     /// Checks and closes the pool, and restores the content of all files.
     pub fn check(&self, pool: Arc<Pool>) {
-        let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+        let report =
+            pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
         pool.close().expect("closes");
         drop(pool);

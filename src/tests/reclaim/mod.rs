@@ -22,7 +22,7 @@ use site::{CONTAINER_BYTES, Site, remove};
 const PIECE_BYTES: usize = 60_000;
 
 fn assert_sound(pool: &Pool) {
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks");
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks");
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 

@@ -52,7 +52,7 @@ pub(crate) fn scrub(pool: &Pool) -> ScrubReport {
 }
 
 pub(crate) fn check(pool: &Pool) -> CheckReport {
-    pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks")
+    pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks")
 }
 
 pub(crate) fn reclaim(pool: &Pool) -> ReclaimReport {

@@ -81,7 +81,7 @@ fn regression_reclaiming_without_a_byte_left_says_what_must_be_freed() {
     pool.reclaim(&ReclaimOptions::default(), &NoProgress).expect("reclaims");
     assert!(common::read(&pool, "file 7").expect("reads") == content(7, 1 << 20));
     assert_eq!(
-        pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks").findings,
+        pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks").findings,
         Vec::<String>::new()
     );
 }

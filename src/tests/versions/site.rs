@@ -39,7 +39,7 @@ pub(crate) fn open(device: &Arc<dyn Device>) -> Arc<Pool> {
 }
 
 pub(crate) fn check(pool: &Pool) -> CheckReport {
-    pool.check(&CheckOptions { read_data: true }, &NoProgress).expect("checks")
+    pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress).expect("checks")
 }
 
 pub(crate) fn assert_clean(pool: &Pool) {

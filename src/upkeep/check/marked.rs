@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use dedupfs_base::Result;
 use dedupfs_index::{Index, Prefixes};
-use dedupfs_store::Fingerprint;
+use dedupfs_store::container::TableEntry;
+use dedupfs_store::{ContainerId, Fingerprint};
 
 /// Bytes of a cell with its share of the places, with room for ranges that are fuller than the mean.
-pub(super) const MARK_BYTES: u64 = 48;
+pub(super) const MARK_BYTES: u64 = 64;
 /// Cells of a place in the mean.
 const CELLS_OF_A_PLACE: usize = 8;
 /// Fingerprints without cells that are told apart: a garbled pool may name any number.
@@ -17,10 +18,21 @@ const UNKNOWN_MAX: usize = 100_000;
 #[derive(Clone, Copy)]
 pub(super) struct MarkedCell {
     pub(super) fingerprint: Fingerprint,
+    /// Its container in the index.
+    container: ContainerId,
+    len_bytes: u32,
     /// The index's count.
     pub(super) references: u32,
-    pub(super) marks: u32,
-    pub(super) is_lost: bool,
+    /// The number of needs.
+    pub(super) needs: u32,
+    /// Its container has it.
+    pub(super) is_placed: bool,
+}
+
+impl MarkedCell {
+    pub(super) fn is_lost(&self) -> bool {
+        self.container == ContainerId::NONE
+    }
 }
 
 const _: () = assert!(size_of::<MarkedCell>() as u64 + 2 <= MARK_BYTES);
@@ -40,8 +52,9 @@ impl Marked {
         let mean = usize::try_from(index.len() / u64::from(ranges.max(1))).unwrap_or(0);
         let mut cells = Vec::with_capacity(mean + mean / 64 + 1000);
         index.for_each_in(range, &mut |fingerprint, cell| {
-            let is_lost = cell.location.is_lost();
-            cells.push(MarkedCell { fingerprint, references: cell.references, marks: 0, is_lost });
+            let (container, len_bytes) = (cell.location.container(), cell.location.len_bytes());
+            let references = cell.references;
+            cells.push(MarkedCell { fingerprint, container, len_bytes, references, needs: 0, is_placed: false });
             Ok(())
         })?;
         cells.sort_unstable_by_key(|cell| cell.fingerprint);
@@ -57,20 +70,34 @@ impl Marked {
         Ok(Self { range, cells, starts, unknown: BTreeMap::new() })
     }
 
-    /// Counts a reference, if its fingerprint lies in the range.
-    pub(super) fn mark(&mut self, fingerprint: Fingerprint) {
-        if !self.range.has(&fingerprint) {
-            return;
-        }
-        let place = self.range.place_of(&fingerprint, (self.starts.len() - 1) as u32) as usize;
+    fn find(&mut self, fingerprint: &Fingerprint) -> Option<&mut MarkedCell> {
+        let place = self.range.place_of(fingerprint, (self.starts.len() - 1) as u32) as usize;
         let start = self.starts.get(place).copied().unwrap_or(0);
         let end = self.starts.get(place + 1).copied().unwrap_or(start);
         let cells = self.cells.get_mut(start..end).unwrap_or_default();
-        if let Ok(at) = cells.binary_search_by_key(&fingerprint, |cell| cell.fingerprint) {
-            cells.get_mut(at).into_iter().for_each(|cell| cell.marks = cell.marks.saturating_add(1));
+        let at = cells.binary_search_by_key(fingerprint, |cell| cell.fingerprint).ok()?;
+        cells.get_mut(at)
+    }
+
+    /// Counts a need, if the fingerprint lies in the range.
+    pub(super) fn need(&mut self, fingerprint: Fingerprint) {
+        if !self.range.has(&fingerprint) {
+            return;
+        }
+        if let Some(cell) = self.find(&fingerprint) {
+            cell.needs = cell.needs.saturating_add(1);
         } else if self.unknown.len() < UNKNOWN_MAX || self.unknown.contains_key(&fingerprint) {
-            let marks = self.unknown.entry(fingerprint).or_default();
-            *marks = marks.saturating_add(1);
+            let needs = self.unknown.entry(fingerprint).or_default();
+            *needs = needs.saturating_add(1);
+        }
+    }
+
+    /// Notes that a container has a chunk or node. Others may have it as well.
+    pub(super) fn place(&mut self, container: ContainerId, entry: &TableEntry) {
+        if self.range.has(&entry.fingerprint)
+            && let Some(cell) = self.find(&entry.fingerprint)
+        {
+            cell.is_placed |= (cell.container, cell.len_bytes) == (container, entry.len_bytes);
         }
     }
 
@@ -78,7 +105,13 @@ impl Marked {
         &self.cells
     }
 
-    /// Fingerprints that are marked and have no cell; of very many, some.
+    /// Fingerprints with several cells.
+    pub(super) fn doubled(&self) -> impl Iterator<Item = Fingerprint> {
+        let pairs = self.cells.array_windows::<2>();
+        pairs.filter(|[one, next]| one.fingerprint == next.fingerprint).map(|[one, _]| one.fingerprint)
+    }
+
+    /// Fingerprints that are needed and have no cell; of very many, some.
     pub(super) fn unknown(&self) -> &BTreeMap<Fingerprint, u32> {
         &self.unknown
     }
@@ -90,8 +123,8 @@ mod tests {
     use std::sync::Arc;
 
     use dedupfs_index::{Change, IndexOptions, Location};
+    use dedupfs_store::PoolId;
     use dedupfs_store::device::{Device, MemoryDevice};
-    use dedupfs_store::{ContainerId, PoolId};
 
     use super::*;
 
@@ -119,11 +152,11 @@ mod tests {
             let (mut cells, mut wrong, mut unknown, mut lost) = (0, Vec::new(), BTreeMap::new(), 0);
             for range in Prefixes::split(ranges) {
                 let mut marked = Marked::load(&index, range, ranges).unwrap();
-                marks.iter().for_each(|number| marked.mark(fingerprint(*number)));
+                marks.iter().for_each(|number| marked.need(fingerprint(*number)));
                 cells += marked.cells().len();
-                lost += marked.cells().iter().filter(|cell| cell.is_lost).count();
-                let differ = marked.cells().iter().filter(|cell| cell.references != cell.marks);
-                wrong.extend(differ.map(|cell| (cell.fingerprint, cell.references, cell.marks)));
+                lost += marked.cells().iter().filter(|cell| cell.is_lost()).count();
+                let differ = marked.cells().iter().filter(|cell| cell.references != cell.needs);
+                wrong.extend(differ.map(|cell| (cell.fingerprint, cell.references, cell.needs)));
                 unknown.extend(marked.unknown().clone());
             }
             assert_eq!((cells, lost, wrong), (1000, 20, vec![(fingerprint(7), 1, 2)]));

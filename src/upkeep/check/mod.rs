@@ -1,23 +1,28 @@
 //! Checking a pool: compares stored facts with those derived from the rest.
 //!
 //! - names: entries, link counts, reachability (the namespace's own check);
-//! - counts: each index's counts against those recomputed by marking from the roots and nodes;
-//! - places: each cell's container has that chunk, according to the container's own table;
+//! - cells (`cells`): each index's counts against the references of roots and nodes, and each cell's container has that chunk, according to
+//!   the container's own table;
 //! - the export on the data root against the namespace (by [`crate::pool::Pool::check`]; see [`crate::durability::export`]);
 //! - with `read_data`: every region is read, and every chunk is hashed and compared with its fingerprint.
 //!
-//! A check changes nothing. Memory: the cells of both indexes, by ranges of fingerprints if they do not fit into what it may take.
+//! A check changes nothing. Memory: the cells of both indexes, by ranges of fingerprints if they do not fit into what it may take. Cost: all
+//! metadata is read once if `scratch` has room, else once for each range.
 
+mod cells;
+mod content;
+mod facts;
+mod gather;
 mod marked;
-mod marks;
-mod places;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod rebuild;
 #[cfg(not(feature = "fuzzing"))]
 mod rebuild;
+mod spools;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use dedupfs_content::{Indexes, Stores};
@@ -37,10 +42,14 @@ use dedupfs_content::WorkerPool;
 use dedupfs_namespace::Namespace;
 
 /// How thoroughly to check.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct CheckOptions {
     /// Read and verify all content, not only metadata.
     pub read_data: bool,
+    /// A directory for temporary files, which have no names there. They take 80 bytes for each reference and each stored chunk, and half of the
+    /// room there at most. Without them, the metadata of a pool that does not fit into memory is read several times.
+    #[serde(default)]
+    pub scratch: Option<PathBuf>,
 }
 
 /// The result of a check.
@@ -172,14 +181,16 @@ impl Checker<'_> {
         let mut report = CheckReport::default();
         self.namespace.check()?.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
         for (name, index) in [("chunk", &self.indexes.chunks), ("recipe", &self.indexes.nodes)] {
-            if let Err(error) = index.self_check() {
+            if let Err(error) = index.check_files() {
                 report.needs_rebuild = true;
                 report.add(format!("{name} index: {error}"));
             }
         }
         let mut lost = Lost::of(self.indexes)?;
-        self.check_counts(&mut report, &mut lost, progress)?;
-        self.check_places(options, &mut report, &mut lost, progress)?;
+        self.check_cells(options.scratch.as_deref(), &mut report, &mut lost, progress)?;
+        if options.read_data {
+            self.check_all_content(&mut report, &mut lost, progress)?;
+        }
         let finder = AffectedFinder {
             namespace: self.namespace,
             recipe_index: &self.indexes.nodes,

@@ -45,7 +45,7 @@ pub fn damaged_day(world: &Arc<World>, life: &Life, disks: &Disks, _: u64) {
     };
     let unread = judge(world, &pool);
     world.tell(|| format!("what cannot be read: {unread:?}"));
-    let check = |pool: &Pool| pool.check(&CheckOptions { read_data: true }, &NoProgress);
+    let check = |pool: &Pool| pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress);
     let (pool, report) = match check(&pool) {
         Ok(report) => (pool, report),
         Err(error) => {

@@ -139,7 +139,7 @@ fn names(operations: &Operations, plan: &Plan) -> Vec<String> {
 /// # Panics
 /// Anything is not sound.
 pub fn check(pool: &Pool) {
-    let report = pool.check(&CheckOptions { read_data: true }, &NoProgress);
+    let report = pool.check(&CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress);
     let report = report.unwrap_or_else(|error| panic!("cannot be checked: {error}"));
     assert!(report.is_clean(), "is not sound: {:#?}", report.findings);
 }

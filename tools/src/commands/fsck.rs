@@ -1,6 +1,6 @@
 //! `dedupfs fsck`. Its exit codes are those of e2fsck.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dedupfs::check::{CheckOptions, CheckReport};
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &FsckArgs) -> Result<u8, Failure> {
         }
         return Ok(trial::code(made.as_ref()));
     }
-    let options = CheckOptions { read_data: args.read_data };
+    let options = CheckOptions { read_data: args.read_data, scratch: scratch_of(&target.pool, args)? };
     let bars = Bars::default();
     // The changes of a repair, if there are errors and no other process has the pool.
     let mut plan = None;
@@ -70,7 +70,8 @@ fn check(pool: &Arc<Pool>, options: &CheckOptions, bars: &Bars) -> Result<CheckR
 }
 
 fn planned(pool: &Path, args: &FsckArgs) -> Result<Vec<String>, Failure> {
-    let how = RepairOptions { read_data: args.read_data, ..RepairOptions::default() };
+    let scratch = scratch_of(pool, args)?;
+    let how = RepairOptions { read_data: args.read_data, scratch, ..RepairOptions::default() };
     let open = with_memory(args, access::to_read("dedupfs fsck"));
     Ok(repair_at(pool, None, &how, &open, &Bars::default())?.plan)
 }
@@ -87,7 +88,12 @@ fn repair(args: &FsckArgs) -> Result<u8, Failure> {
     let run = |how: &RepairOptions| {
         repair_at(&pool, args.data.as_deref(), how, &open, &Bars::default()).map_err(access::of_the_pool)
     };
-    let plan = RepairOptions { apply: false, read_data: args.read_data, give_up_unnamed: args.give_up_unnamed };
+    let plan = RepairOptions {
+        apply: false,
+        read_data: args.read_data,
+        give_up_unnamed: args.give_up_unnamed,
+        scratch: scratch_of(&pool, args)?,
+    };
     let planned = run(&plan)?;
     if planned.plan.is_empty() {
         return conclude(args, &planned);
@@ -113,6 +119,10 @@ fn conclude(args: &FsckArgs, report: &RepairReport) -> Result<u8, Failure> {
         (true, false) => exit::FSCK_CORRECTED,
         (false, _) => exit::FSCK_UNCORRECTED,
     })
+}
+
+fn scratch_of(pool: &Path, args: &FsckArgs) -> Result<Option<PathBuf>, Failure> {
+    trial::scratch_of(pool, args.scratch.as_deref()).map(Some)
 }
 
 fn with_memory(args: &FsckArgs, options: OpenOptions) -> OpenOptions {

@@ -46,7 +46,7 @@ pub(crate) fn code(made: Option<&TrialReport>) -> u8 {
 }
 
 /// The scratch space: the pool's meta root, unless the user names another place.
-fn scratch_of(pool: &Path, scratch: Option<&Path>) -> Result<PathBuf, Failure> {
+pub(crate) fn scratch_of(pool: &Path, scratch: Option<&Path>) -> Result<PathBuf, Failure> {
     let scratch = scratch.unwrap_or(pool);
     let absolute = std::path::absolute(scratch);
     absolute.map_err(|error| Failure::failed(format!("cannot resolve {}: {error}", scratch.display())))

@@ -158,7 +158,7 @@ impl ControlClient {
     }
 
     pub(crate) fn check(&mut self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport, Failure> {
-        self.ask(&Request::Check(*options), progress)
+        self.ask(&Request::Check(options.clone()), progress)
     }
 
     /// Reads everything and quarantines damaged copies. If this end closes, the scrub stops; the next one continues there.

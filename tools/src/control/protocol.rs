@@ -241,7 +241,7 @@ mod tests {
         for request in [
             Request::Stats,
             Request::Sync,
-            Request::Check(CheckOptions { read_data: true }),
+            Request::Check(CheckOptions { read_data: true, ..CheckOptions::default() }),
             Request::Scrub(ScrubOptions { rate_bytes_per_s: 5, restart: true }),
             Request::ScrubStatus,
             Request::StopScrub,

@@ -1,4 +1,4 @@
-//! Checks that every cell's container has its chunk and, with data, that every chunk matches its fingerprint.
+//! Reads all content: every chunk and node must match its fingerprint.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -9,76 +9,20 @@ use dedupfs_index::{Cell, Index};
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
-use super::{CheckOptions, CheckReport, Checker};
+use super::{CheckReport, Checker};
 use crate::progress::Progress;
 use crate::upkeep::affected::Lost;
 use crate::upkeep::inspect::{Judged, Pipeline, judge};
 
 impl Checker<'_> {
-    pub(super) fn check_places(
+    pub(super) fn check_all_content(
         &self,
-        options: &CheckOptions,
         report: &mut CheckReport,
         lost: &mut Lost,
         progress: &dyn Progress,
     ) -> Result<()> {
-        for (what, store, index) in [
-            ("chunk", &self.stores.data, &self.indexes.chunks),
-            ("recipe node", &self.stores.recipes, &self.indexes.nodes),
-        ] {
-            let found = self.check_containers(what, store, index, report, progress)?;
-            if options.read_data {
-                self.check_content(what, store, index, report, lost, progress)?;
-            }
-            let mut cells = 0;
-            index.for_each(&mut |_, cell| {
-                cells += u64::from(!cell.location.is_lost());
-                Ok(())
-            })?;
-            if found != cells {
-                report.needs_rebuild = true;
-                let missing = cells.saturating_sub(found);
-                report.add(format!("{missing} of {cells} {what} cells name a container that does not hold them"));
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the number of cells whose container has them.
-    fn check_containers(
-        &self,
-        what: &str,
-        store: &ContainerStore,
-        index: &Index,
-        report: &mut CheckReport,
-        progress: &dyn Progress,
-    ) -> Result<u64> {
-        let records = store.containers();
-        progress.start("checking containers", records.len() as u64);
-        let mut found = 0;
-        for record in records {
-            report.containers += 1;
-            progress.advance(1);
-            let table = match store.table(record.id) {
-                Ok(Some(table)) => table,
-                Ok(None) => continue,
-                Err(error) => {
-                    report.add(format!("container {}: {error}", record.id));
-                    continue;
-                }
-            };
-            let mut seen = HashSet::with_capacity(table.entries.len());
-            for entry in &table.entries {
-                report.chunks += u64::from(what == "chunk");
-                let cell = index.committed(&entry.fingerprint)?;
-                let here = cell.is_some_and(|cell| {
-                    cell.location.container() == record.id && cell.location.len_bytes() == entry.len_bytes
-                });
-                found += u64::from(here && seen.insert(entry.fingerprint));
-            }
-        }
-        progress.finish();
-        Ok(found)
+        self.check_content("chunk", &self.stores.data, &self.indexes.chunks, report, lost, progress)?;
+        self.check_content("recipe node", &self.stores.recipes, &self.indexes.nodes, report, lost, progress)
     }
 
     /// Reads all content and compares it with the fingerprints. A bad copy counts only if the index places the

@@ -14,18 +14,60 @@ use std::path::{Path, PathBuf};
 
 use twox_hash::XxHash3_64;
 
-use crate::plan::block_bytes;
-use crate::records::take;
-use crate::{Error, Result};
-
+/// Partitions of a spool at most.
+pub const PARTITIONS_MAX: usize = 4096;
 /// Bytes of a block at least, and at most.
-pub(crate) const BLOCK_BYTES_MIN: usize = 1024;
-pub(crate) const BLOCK_BYTES_MAX: usize = 256 << 10;
+const BLOCK_BYTES_MIN: usize = 1024;
+const BLOCK_BYTES_MAX: usize = 256 << 10;
 const HEADER_BYTES: usize = 32;
 const SUM_BYTES: usize = 8;
 
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A spool cannot be written or read. Its records are gone.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An operation on the file failed.
+    #[error("cannot {step} in {}: {source}; see that it can be written to and has room, or name another directory", .directory.display())]
+    Io {
+        /// The operation, as a verb with its object.
+        step: &'static str,
+        /// The directory of the file.
+        directory: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file gave other bytes than were written to it.
+    #[error(
+        "a spool in {} is damaged at byte {at}: {why}; repeat it, with spools on another disk if this comes again",
+        .directory.display()
+    )]
+    Damaged {
+        /// The directory of the spool.
+        directory: PathBuf,
+        /// Offset of the block in the spool, bytes.
+        at: u64,
+        /// The rule that the block breaks.
+        why: &'static str,
+    },
+    /// A record is for a partition that the spool does not have.
+    #[error("a spool has no partition {0}")]
+    NoPartition(usize),
+}
+
+/// Partitions of a spool at most with so much for its buffers, two at least: those that get buffers of a kilobyte.
+pub fn partitions_max(buffers_bytes: usize) -> usize {
+    (buffers_bytes / BLOCK_BYTES_MIN).clamp(2, PARTITIONS_MAX)
+}
+
+/// Bytes of a block of a spool with so many partitions: the memory of a partition.
+pub fn block_bytes(buffers_bytes: usize, partitions: usize) -> usize {
+    (buffers_bytes / partitions.max(1)).clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
+}
+
 /// A record of fixed length.
-pub(crate) trait Spooled: Sized {
+pub trait Spooled: Sized {
     /// Its length.
     const BYTES: usize;
 
@@ -37,7 +79,7 @@ pub(crate) trait Spooled: Sized {
 }
 
 /// Records by partitions, on disk.
-pub(crate) struct Spool<T> {
+pub struct Spool<T> {
     file: File,
     directory: PathBuf,
     end: u64,
@@ -60,7 +102,7 @@ impl<T: Spooled> Spool<T> {
     ///
     /// # Errors
     /// The directory takes no file.
-    pub(crate) fn new(directory: &Path, partitions: usize, buffers_bytes: usize) -> Result<Self> {
+    pub fn new(directory: &Path, partitions: usize, buffers_bytes: usize) -> Result<Self> {
         let file = tempfile::tempfile_in(directory).map_err(|source| Error::Io {
             step: "make a spool",
             directory: directory.into(),
@@ -77,22 +119,22 @@ impl<T: Spooled> Spool<T> {
     }
 
     /// Number of partitions.
-    pub(crate) fn partitions(&self) -> usize {
+    pub fn partitions(&self) -> usize {
         self.partitions.len()
     }
 
     /// Records of a partition.
-    pub(crate) fn records(&self, partition: usize) -> u64 {
+    pub fn records(&self, partition: usize) -> u64 {
         self.partitions.get(partition).map_or(0, |partition| partition.records)
     }
 
     /// Bytes written.
-    pub(crate) fn written_bytes(&self) -> u64 {
+    pub fn written_bytes(&self) -> u64 {
         self.end
     }
 
     /// Records of a block.
-    pub(crate) fn records_of_a_block(&self) -> usize {
+    pub fn records_of_a_block(&self) -> usize {
         (self.block_bytes - HEADER_BYTES) / T::BYTES
     }
 
@@ -100,10 +142,10 @@ impl<T: Spooled> Spool<T> {
     ///
     /// # Errors
     /// There is no such partition, or no room on disk.
-    pub(crate) fn push(&mut self, partition: usize, record: &T) -> Result<()> {
+    pub fn push(&mut self, partition: usize, record: &T) -> Result<()> {
         let full_bytes = HEADER_BYTES + self.records_of_a_block() * T::BYTES;
         let there = self.partitions.get_mut(partition);
-        let there = there.ok_or_else(|| Error::Broken(format!("a spool has no partition {partition}")))?;
+        let there = there.ok_or(Error::NoPartition(partition))?;
         if there.buffer.is_empty() {
             there.buffer.reserve_exact(full_bytes);
             there.buffer.resize(HEADER_BYTES, 0);
@@ -117,7 +159,7 @@ impl<T: Spooled> Spool<T> {
     ///
     /// # Errors
     /// There is no room on disk.
-    pub(crate) fn finish(&mut self) -> Result<()> {
+    pub fn finish(&mut self) -> Result<()> {
         for partition in 0..self.partitions.len() {
             self.write(partition)?;
             if let Some(there) = self.partitions.get_mut(partition) {
@@ -151,7 +193,7 @@ impl<T: Spooled> Spool<T> {
     }
 
     /// The way through a partition, from its last block to its first. The spool is finished.
-    pub(crate) fn blocks(&self, partition: usize) -> Blocks {
+    pub fn blocks(&self, partition: usize) -> Blocks {
         let (next, left) = self.partitions.get(partition).map_or((0, 0), |there| (there.last, there.blocks));
         Blocks { partition, next, left, buffer: Vec::new() }
     }
@@ -160,10 +202,10 @@ impl<T: Spooled> Spool<T> {
     ///
     /// # Errors
     /// The file cannot be read, or gives other bytes than were written.
-    pub(crate) fn next_into(&self, blocks: &mut Blocks, records: &mut Vec<T>) -> Result<bool> {
+    pub fn next_into(&self, blocks: &mut Blocks, records: &mut Vec<T>) -> Result<bool> {
         let Some(number) = blocks.left.checked_sub(1) else { return Ok(false) };
         let at = blocks.next;
-        let damaged = |why| Error::Spool { directory: self.directory.clone(), at, why };
+        let damaged = |why| Error::Damaged { directory: self.directory.clone(), at, why };
         // The last block of the file may be short.
         let len_bytes = self.end.saturating_sub(at).min(self.block_bytes as u64) as usize;
         blocks.buffer.resize(len_bytes, 0);
@@ -198,7 +240,7 @@ impl<T: Spooled> Spool<T> {
 }
 
 /// The blocks of a partition that are not read yet.
-pub(crate) struct Blocks {
+pub struct Blocks {
     partition: usize,
     next: u64,
     left: u32,
@@ -211,6 +253,13 @@ struct Header {
     number: u32,
     before: u64,
     records_bytes: u32,
+}
+
+/// The first `N` bytes, if there are as many.
+pub fn take<const N: usize>(from: &mut &[u8]) -> Option<[u8; N]> {
+    let (first, rest) = from.split_first_chunk::<N>()?;
+    *from = rest;
+    Some(*first)
 }
 
 impl Header {
@@ -241,12 +290,40 @@ impl Header {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests")]
 mod tests {
     use super::*;
-    use crate::{Ask, Numbered};
+
+    #[derive(Clone, Copy, PartialEq, Debug)]
+    struct Numbered {
+        number: u64,
+        rest: [u8; 48],
+    }
+
+    impl Spooled for Numbered {
+        const BYTES: usize = 56;
+
+        fn encode(&self, into: &mut Vec<u8>) {
+            into.extend_from_slice(&self.number.to_le_bytes());
+            into.extend_from_slice(&self.rest);
+        }
+
+        fn decode(mut from: &[u8]) -> Option<Self> {
+            Some(Self { number: u64::from_le_bytes(take(&mut from)?), rest: take(&mut from)? })
+        }
+    }
 
     fn numbered(number: u64) -> Numbered {
-        Numbered { ask: Ask { fingerprint: [number as u8; 32], len_bytes: 7, disk: 3, at: number * 10 }, number }
+        Numbered { number, rest: [number as u8; 48] }
+    }
+
+    #[test]
+    fn buffers_fit_into_their_memory() {
+        assert!(block_bytes(10 << 20, PARTITIONS_MAX) * PARTITIONS_MAX <= 10 << 20);
+        for bytes in [0, 1 << 10, 100_000, 1 << 30] {
+            let most = partitions_max(bytes);
+            assert!((2..=PARTITIONS_MAX).contains(&most) && block_bytes(bytes, most) * most <= bytes.max(2048));
+        }
     }
 
     fn spool_of(records: u64) -> Spool<Numbered> {
@@ -288,7 +365,7 @@ mod tests {
             let outcomes: Vec<_> = (0..3).map(|partition| read(&spool, partition)).collect();
             assert_eq!(outcomes.iter().filter(|outcome| outcome.is_err()).count(), 1, "byte {at}");
             let error = outcomes.into_iter().find_map(Result::err).unwrap();
-            assert!(matches!(error, Error::Spool { .. }), "{error}");
+            assert!(matches!(error, Error::Damaged { .. }), "{error}");
             spool.file.write_all_at(&byte, at).unwrap();
         }
     }

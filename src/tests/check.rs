@@ -1,0 +1,98 @@
+//! Checks of pools whose cells do not fit into memory: with files for the facts, without, and with files that fail.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::Mutex;
+
+use dedupfs::check::{CheckOptions, CheckReport};
+use dedupfs::{OpenOptions, Pool, Progress};
+use tempfile::tempdir;
+
+use crate::tests::rebuild::{damage, open, pool};
+
+/// Collects the steps of a check, and cuts its temporary files at one of them.
+#[derive(Default)]
+struct Steps<'a> {
+    begun: Mutex<Vec<String>>,
+    cut: Option<(&'a str, &'a Path)>,
+}
+
+impl Progress for Steps<'_> {
+    fn start(&self, what: &str, _total: u64) {
+        self.begun.lock().unwrap().push(what.to_owned());
+        if let Some((_, directory)) = self.cut.filter(|(at, _)| *at == what) {
+            let cut = open_files_in(directory).map(|file| file.set_len(10).expect("is cut")).count();
+            assert_eq!(cut, 2, "needs and places");
+        }
+    }
+    fn advance(&self, _by: u64) {}
+    fn finish(&self) {}
+}
+
+/// The files of this process in a directory, with or without a name.
+fn open_files_in(directory: &Path) -> impl Iterator<Item = File> {
+    let links = fs::read_dir("/proc/self/fd").expect("lists").map(|entry| entry.expect("is an entry").path());
+    let inside = links.filter(move |link| fs::read_link(link).is_ok_and(|file| file.starts_with(directory)));
+    inside.collect::<Vec<_>>().into_iter().map(|link| File::options().write(true).open(link).expect("opens again"))
+}
+
+fn check(pool: &Pool, scratch: Option<&Path>, steps: &Steps<'_>) -> CheckReport {
+    let options = CheckOptions { scratch: scratch.map(Path::to_owned), ..CheckOptions::default() };
+    pool.check(&options, steps).expect("checks")
+}
+
+/// Times that the pool was read for its facts.
+fn readings(steps: &Steps<'_>) -> usize {
+    steps.begun.lock().unwrap().iter().filter(|step| step.starts_with("counting references")).count()
+}
+
+/// A sound pool and a damaged one.
+fn pools() -> [std::sync::Arc<Pool>; 2] {
+    [false, true].map(|is_damaged| {
+        let disk = pool();
+        if is_damaged {
+            damage(&disk);
+        }
+        open(&disk, &OpenOptions::default()).expect("opens")
+    })
+}
+
+#[test]
+fn a_check_with_files_reads_the_pool_once_and_finds_the_same() {
+    for (pool, is_sound) in pools().iter().zip([true, false]) {
+        let scratch = tempdir().expect("is made");
+        let (alone, with_files) = (Steps::default(), Steps::default());
+        let expected = check(pool, None, &alone);
+        assert_eq!(check(pool, Some(scratch.path()), &with_files), expected);
+        assert_eq!(expected.is_clean(), is_sound, "{:?}", expected.findings);
+        assert!(expected.chunks > 1000 && expected.nodes > 20 && expected.containers > 10);
+        assert!(readings(&alone) > 3);
+        assert_eq!(readings(&with_files), 1);
+        assert_eq!(fs::read_dir(scratch.path()).expect("lists").count(), 0);
+    }
+}
+
+#[test]
+fn a_check_whose_files_fail_reads_the_pool_again_and_finds_the_same() {
+    for pool in pools() {
+        let scratch = tempdir().expect("is made");
+        let mut expected = check(&pool, None, &Steps::default());
+        let nowhere = check(&pool, Some(&scratch.path().join("nowhere")), &Steps::default());
+        assert!(nowhere.notes[0].contains("nowhere") && nowhere.notes[0].contains("--scratch"), "{:?}", nowhere.notes);
+        // The first ranges are compared from the files, the others by reading again.
+        let ranges = readings(&{
+            let steps = Steps::default();
+            check(&pool, None, &steps);
+            steps
+        });
+        let at = format!("comparing with the indexes, pass 3 of {ranges}");
+        let cut = Steps { cut: Some((&at, scratch.path())), ..Steps::default() };
+        let mut found = check(&pool, Some(scratch.path()), &cut);
+        assert_eq!(readings(&cut), 1 + ranges - 2);
+        assert!(found.notes.iter().any(|note| note.contains("the file ends before it")), "{:?}", found.notes);
+        for report in [&mut expected, &mut found] {
+            report.notes.clear();
+        }
+        assert_eq!(found, expected);
+    }
+}

@@ -1,0 +1,192 @@
+//! Facts on disk, by ranges of fingerprints.
+//!
+//! The cells of a large pool are compared range by range. Spools let the pool be read once for all ranges; without them it is read once
+//! for each.
+
+use std::path::Path;
+
+use dedupfs_base::EngineError;
+use dedupfs_index::Prefixes;
+use dedupfs_spool::{Error as SpoolError, Spool, Spooled, take};
+use dedupfs_store::container::TableEntry;
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+
+use super::facts::{Facts, Marks, Need, Place};
+
+/// Share (its reciprocal) of the free space of the disk that spools may take: others write there meanwhile.
+const ROOM_SHARE: u64 = 2;
+
+impl Spooled for Need {
+    const BYTES: usize = 33;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        into.push(self.kind as u8);
+        into.extend_from_slice(&self.fingerprint.0);
+    }
+
+    fn decode(mut from: &[u8]) -> Option<Self> {
+        let [kind] = take(&mut from)?;
+        let fingerprint = Fingerprint(take(&mut from)?);
+        from.is_empty().then_some(Self { kind: ContainerKind::from_u8(kind)?, fingerprint })
+    }
+}
+
+impl Spooled for Place {
+    const BYTES: usize = 45;
+
+    fn encode(&self, into: &mut Vec<u8>) {
+        into.push(self.kind as u8);
+        into.extend_from_slice(&self.entry.fingerprint.0);
+        into.extend_from_slice(&self.container.0.to_le_bytes());
+        into.extend_from_slice(&self.entry.len_bytes.to_le_bytes());
+    }
+
+    fn decode(mut from: &[u8]) -> Option<Self> {
+        let [kind] = take(&mut from)?;
+        let fingerprint = Fingerprint(take(&mut from)?);
+        let container = ContainerId(u64::from_le_bytes(take(&mut from)?));
+        let entry = TableEntry { fingerprint, len_bytes: u32::from_le_bytes(take(&mut from)?) };
+        from.is_empty().then_some(Self { kind: ContainerKind::from_u8(kind)?, container, entry })
+    }
+}
+
+/// Facts that are kept until the cells of their range are in memory.
+pub(super) struct Spools<'r> {
+    ranges: &'r [Prefixes],
+    needs: Spool<Need>,
+    places: Spool<Place>,
+    /// Bytes that they may take on disk.
+    room_bytes: u64,
+    failure: Option<String>,
+}
+
+impl<'r> Spools<'r> {
+    /// Makes empty ones, which have no names in the directory.
+    ///
+    /// # Errors
+    /// The directory takes no file.
+    pub(super) fn new(directory: &Path, ranges: &'r [Prefixes], buffers_bytes: usize) -> Result<Self, String> {
+        let space = rustix::fs::statvfs(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        let told = |error: SpoolError| error.to_string();
+        Ok(Self {
+            ranges,
+            needs: Spool::new(directory, ranges.len(), buffers_bytes / 2).map_err(told)?,
+            places: Spool::new(directory, ranges.len(), buffers_bytes / 2).map_err(told)?,
+            room_bytes: space.f_bavail.saturating_mul(space.f_frsize) / ROOM_SHARE,
+            failure: None,
+        })
+    }
+
+    /// The first reason why a fact was not kept.
+    pub(super) fn failure(&mut self) -> Option<String> {
+        self.failure.take()
+    }
+
+    /// Writes all that is in buffers.
+    ///
+    /// # Errors
+    /// There is no room.
+    pub(super) fn finish(&mut self) -> Result<(), EngineError> {
+        let outcome = self.needs.finish().and_then(|()| self.places.finish());
+        self.kept(outcome)
+    }
+
+    /// Leaves the marks of all facts of a range.
+    ///
+    /// # Errors
+    /// The files give other bytes than were written.
+    pub(super) fn mark(&self, range: usize, marks: &mut Marks) -> Result<(), SpoolError> {
+        for_each(&self.needs, range, |need| marks.of(need.kind).need(need.fingerprint))?;
+        for_each(&self.places, range, |place| marks.of(place.kind).place(place.container, &place.entry))
+    }
+
+    /// The range that has the fingerprint.
+    fn range_of(&self, fingerprint: &Fingerprint) -> usize {
+        // The bounds of ranges are rounded down, so this may be the range before it.
+        let near = Prefixes::ALL.place_of(fingerprint, self.ranges.len() as u32) as usize;
+        near + usize::from(!self.ranges.get(near).is_some_and(|range| range.has(fingerprint)))
+    }
+
+    fn kept(&mut self, outcome: Result<(), SpoolError>) -> Result<(), EngineError> {
+        let has_room = self.needs.written_bytes() + self.places.written_bytes() <= self.room_bytes;
+        let why = match outcome {
+            Ok(()) if has_room => return Ok(()),
+            Ok(()) => format!("half of the free space of its disk, {} bytes, is too little", self.room_bytes),
+            Err(error) => error.to_string(),
+        };
+        self.failure.get_or_insert(why);
+        Err(EngineError::Ended("keeping facts on disk"))
+    }
+}
+
+impl Facts for Spools<'_> {
+    fn need(&mut self, need: Need) -> Result<(), EngineError> {
+        let outcome = self.needs.push(self.range_of(&need.fingerprint), &need);
+        self.kept(outcome)
+    }
+
+    fn place(&mut self, place: Place) -> Result<(), EngineError> {
+        let outcome = self.places.push(self.range_of(&place.entry.fingerprint), &place);
+        self.kept(outcome)
+    }
+}
+
+fn for_each<T: Spooled>(spool: &Spool<T>, range: usize, mut each: impl FnMut(T)) -> Result<(), SpoolError> {
+    let (mut blocks, mut records) = (spool.blocks(range), Vec::with_capacity(spool.records_of_a_block()));
+    while spool.next_into(&mut blocks, &mut records)? {
+        records.drain(..).for_each(&mut each);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    fn need(prefix: u64) -> Need {
+        let mut fingerprint = Fingerprint([7; 32]);
+        fingerprint.0[..8].copy_from_slice(&prefix.to_be_bytes());
+        Need { kind: ContainerKind::Recipe, fingerprint }
+    }
+
+    #[test]
+    fn a_fact_comes_to_the_range_of_its_fingerprint() {
+        for count in [2, 3, 7, 50, 1000, 4093] {
+            let ranges: Vec<_> = Prefixes::split(count).collect();
+            let spools = Spools::new(&std::env::temp_dir(), &ranges, 0).unwrap();
+            for number in 0..u128::from(count) {
+                let begin = ((number << 64) / u128::from(count)) as u64;
+                for prefix in [begin, begin.wrapping_sub(1), begin + 1] {
+                    let Need { fingerprint, .. } = need(prefix);
+                    assert_eq!(fingerprint.prefix(), prefix);
+                    assert!(ranges[spools.range_of(&fingerprint)].has(&fingerprint), "{prefix} of {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn facts_are_read_as_they_were_written_and_others_refused() {
+        let (mut bytes, entry) = (Vec::new(), TableEntry { fingerprint: Fingerprint([3; 32]), len_bytes: 9 });
+        Place { kind: ContainerKind::Data, container: ContainerId(5), entry }.encode(&mut bytes);
+        let place = Place::decode(&bytes).unwrap();
+        assert_eq!((place.kind, place.container, place.entry), (ContainerKind::Data, ContainerId(5), entry));
+        assert!(Need::decode(&bytes).is_none() && Place::decode(&bytes[1..]).is_none());
+        bytes[0] = 9;
+        assert!(Place::decode(&bytes).is_none());
+        bytes.clear();
+        need(1).encode(&mut bytes);
+        assert!(Need::decode(&bytes).is_some_and(|read| read.fingerprint == need(1).fingerprint));
+    }
+
+    #[test]
+    fn no_more_is_written_than_there_is_room() {
+        let ranges: Vec<_> = Prefixes::split(3).collect();
+        let mut spools = Spools::new(&std::env::temp_dir(), &ranges, 0).unwrap();
+        spools.room_bytes = 20_000;
+        let kept = (0..u64::MAX).step_by(1 << 40).take_while(|prefix| spools.need(need(*prefix)).is_ok()).count();
+        assert!((15_000 / Need::BYTES..20_000 / Need::BYTES).contains(&kept), "{kept}");
+        assert!(spools.failure().unwrap().contains("is too little"));
+    }
+}
