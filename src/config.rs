@@ -118,6 +118,20 @@ pub const RECLAIM_SHARE_PERCENT: u8 = 50;
 /// their content both exist. A 32nd of the pool, within these bounds.
 pub(crate) const RECLAIM_WAITING_BYTES: std::ops::RangeInclusive<u64> = 16 * MIB..=1 << 30;
 
+/// Numbers of fingerprints in the indexes of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Fingerprints {
+    pub(crate) chunks: u64,
+    pub(crate) nodes: u64,
+}
+
+/// A pool with fewer fingerprints says nothing about its files.
+const FINGERPRINTS_TELLING: u64 = 1 << 20;
+/// Parts of filters and buckets, both of which the two indexes share.
+pub(crate) const INDEX_PARTS: u64 = 64;
+/// Those for nodes: an eighth if files are large, some hundred chunks for each node; more if files have few chunks.
+const NODE_PARTS: std::ops::RangeInclusive<u64> = 8..=40;
+
 /// The division of `--memory`. The parts sum up to at most the whole.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryPlan {
@@ -144,15 +158,21 @@ pub struct MemoryPlan {
     pub files_bytes: u64,
     /// Pages of the namespace store.
     pub namespace_cache_bytes: u64,
+    /// Of [`INDEX_PARTS`] parts of filters and buckets, those for the index of nodes.
+    pub node_parts: u64,
 }
 
 impl MemoryPlan {
-    /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]) for a pool with this number of fingerprints.
+    /// Divides `total_bytes` (at least [`MEMORY_BYTES_MIN`]) for a pool with these numbers of fingerprints.
     ///
     /// 30% go to open tankers: some 260 bytes for each fingerprint of a filling tanker. Filters get enough to keep
     /// lookups of new chunks from reading: 3 bytes for each fingerprint plus half as many for growth, between 10% and
     /// 35%. The other parts share the rest.
-    pub(crate) fn new(total_bytes: u64, fingerprints: u64) -> Self {
+    pub(crate) fn new(total_bytes: u64, Fingerprints { chunks, nodes }: Fingerprints) -> Self {
+        let fingerprints = chunks.saturating_add(nodes);
+        let by_number = (u128::from(nodes) * u128::from(INDEX_PARTS)).div_ceil(u128::from(fingerprints.max(1)));
+        let is_telling = fingerprints >= FINGERPRINTS_TELLING;
+        let node_parts = if is_telling { by_number as u64 } else { 0 };
         let total_bytes = total_bytes.max(MEMORY_BYTES_MIN);
         let percent = total_bytes / 100;
         let open_bytes = 30 * percent;
@@ -171,6 +191,7 @@ impl MemoryPlan {
             locality_bytes: share(2),
             files_bytes: share(15),
             namespace_cache_bytes: share(5),
+            node_parts: node_parts.clamp(*NODE_PARTS.start(), *NODE_PARTS.end()),
         }
     }
 
@@ -204,12 +225,22 @@ mod tests {
     #[test]
     fn the_parts_never_exceed_the_whole() {
         for total_bytes in [0, MEMORY_BYTES_MIN, MEMORY_BYTES_DEFAULT, 3_000_000_001, 64 << 30] {
-            for fingerprints in [0, 1, 1 << 20, 1 << 27, u64::MAX] {
-                let plan = MemoryPlan::new(total_bytes, fingerprints);
+            for chunks in [0, 1, 1 << 20, 1 << 27, u64::MAX] {
+                let plan = MemoryPlan::new(total_bytes, Fingerprints { chunks, nodes: chunks / 2 });
                 let sum: u64 = plan.parts().iter().map(|(_, bytes)| bytes).sum();
                 assert!(sum <= plan.total_bytes && sum > plan.total_bytes / 100 * 99, "{plan:?}");
                 assert!(plan.parts().iter().all(|(_, bytes)| *bytes > MIB), "{plan:?}");
             }
         }
+    }
+
+    /// Nodes had an eighth always. In a pool of small files, where a third of all fingerprints are theirs, lookups of new ones read.
+    #[test]
+    fn regression_nodes_of_small_files_get_their_share_of_filters() {
+        let parts = |chunks, nodes| MemoryPlan::new(1 << 30, Fingerprints { chunks, nodes }).node_parts;
+        assert_eq!([parts(0, 0), parts(1000, 1000), parts(100 << 20, 1 << 20), parts(1 << 27, 0)], [8; 4]);
+        assert_eq!(parts(2 << 20, 1 << 20), 22);
+        assert_eq!([parts(1 << 20, 1 << 30), parts(0, u64::MAX)], [40; 2]);
+        assert_eq!(parts(u64::MAX, u64::MAX), 40);
     }
 }

@@ -1,6 +1,7 @@
 //! Reading a whole index, and checking all its invariants.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 
 use dedupfs_store::{Fingerprint, Result, StoreError};
@@ -9,7 +10,7 @@ use crate::bloom::Hashes;
 use crate::cell::{CELL_BYTES, Cell, Entry, cell_fingerprint};
 use crate::guide::Key;
 use crate::index::Index;
-use crate::occupancy::Tally;
+use crate::occupancy::{Occupancy, Tally};
 use crate::open::{Patch, SHARDS, shard_of};
 use crate::prefixes::Prefixes;
 use crate::sealed::{OccupancyList, PageCache, SealedSet, SealedTanker};
@@ -64,26 +65,17 @@ impl Index {
 
     /// Checks every file of cells and counts, and every invariant of single tankers and of sums: checksums, sorted buckets, no cell that its
     /// tanker's filter denies, patches that match their cells, the numbers of cells and of lost ones, the garbage map, and the lists from which
-    /// opening builds the map. It holds up applying and checkpoints, but no lookup.
+    /// opening builds the map. All as of one moment; it holds up applying and checkpoints only while it copies the state in memory.
     ///
-    /// Cost: reads every file once.
+    /// Cost: reads every file once; a copy of the patches and of the garbage map in memory, and the latter twice more by cells.
     ///
     /// # Errors
     /// The first thing that is wrong.
     pub fn check_files(&self) -> Result<()> {
-        let checkpointer = self.checkpointer.lock();
-        let applier = self.applier.lock();
         let what = format!("the index in {}", self.directory);
-        let set = self.sealed_set();
-        let mut patches: HashMap<(u64, u32), (Fingerprint, Patch)> = HashMap::new();
-        for (fingerprint, patch) in self.open.collect_patches() {
-            if patches.insert((patch.tanker, patch.index), (fingerprint, patch)).is_some() {
-                return Err(StoreError::corrupt(what, "one patch for a cell", format!("two for {fingerprint}")));
-            }
-        }
-        let (mut cells, mut lost) = (0_u64, 0_u64);
-        // The occupancy of containers by cells, and the part of it that the garbage map lacks so far.
-        let (mut placed, mut lacking) = (Tally::default(), Tally::default());
+        let Moment { set, mut patches, occupancy, mut placed, counted, mut found } = self.moment(&what)?;
+        // The part of the occupancy by cells that the garbage map lacks so far.
+        let mut lacking = Tally::default();
         for (position, tanker) in (0_u32..).zip(set.tankers()) {
             let mut unasked = Vec::with_capacity(FILTER_BATCH);
             let mut held = Tally::default();
@@ -104,15 +96,15 @@ impl Index {
                         patch.cell
                     }
                 };
-                cells += u64::from(cell.is_some());
-                lost += u64::from(Cell::is_lost(cell));
+                found.cells += u64::from(cell.is_some());
+                found.lost += u64::from(Cell::is_lost(cell));
                 placed.change(None, cell);
                 held.change(None, Some(entry.cell));
                 Ok(())
             })?;
             check_filter(&self.cache, &set, position, &unasked)?;
             self.check_list(tanker, &held)?;
-            if self.occupancy.lacks(tanker.id) {
+            if occupancy.lacks(tanker.id) {
                 held.iter().for_each(|(container, occupied)| lacking.add(container, occupied));
             }
         }
@@ -120,10 +112,31 @@ impl Index {
             let found = format!("one of {fingerprint} for tanker {}", patch.tanker);
             return Err(StoreError::corrupt(what, "patches of sealed cells only", found));
         }
+        if found != counted {
+            return Err(StoreError::corrupt(what, counted, found));
+        }
+        if let Some((container, found, right, wrong)) = occupancy.difference(&placed, &lacking) {
+            let what = format!("the garbage map of {what} ({wrong} containers are wrong), container {container}");
+            return Err(StoreError::corrupt(what, format!("{right:?}"), format!("{found:?}")));
+        }
+        Ok(())
+    }
+
+    /// Copies the state in memory at one moment, and checks the open cells meanwhile.
+    fn moment(&self, what: &str) -> Result<Moment> {
+        let checkpointer = self.checkpointer.lock();
+        let applier = self.applier.lock();
+        let mut patches = HashMap::new();
+        for (fingerprint, patch) in self.open.collect_patches() {
+            if patches.insert((patch.tanker, patch.index), (fingerprint, patch)).is_some() {
+                return Err(StoreError::corrupt(what, "one patch for a cell", format!("two for {fingerprint}")));
+            }
+        }
+        let (mut placed, mut found) = (Tally::default(), Numbers::default());
         for number in 0..SHARDS {
             let shard = self.open.read(number);
-            cells += shard.cells.len() as u64;
-            lost += shard.cells.iter().map(|(_, cell)| u64::from(cell.location.is_lost())).sum::<u64>();
+            found.cells += shard.cells.len() as u64;
+            found.lost += shard.cells.iter().map(|(_, cell)| u64::from(cell.location.is_lost())).sum::<u64>();
             shard.cells.iter().for_each(|(_, cell)| placed.change(None, Some(*cell)));
             let mut all = shard.cells.keys().chain(shard.patches.keys()).chain(shard.recent.keys());
             if let Some(fingerprint) = all.find(|fingerprint| fingerprint.is_zero() || shard_of(fingerprint) != number)
@@ -131,20 +144,13 @@ impl Index {
                 return Err(StoreError::corrupt(what, format!("fingerprints of shard {number}"), fingerprint));
             }
         }
-        if (cells, lost) != (self.len(), self.lost()) {
-            let expected = format!("{} cells, {} of them lost", self.len(), self.lost());
-            return Err(StoreError::corrupt(what, expected, format!("{cells}, {lost}")));
-        }
-        if let Some((container, found, right, wrong)) = self.occupancy.difference(&placed, &lacking) {
-            let what = format!("the garbage map of {what} ({wrong} containers are wrong), container {container}");
-            return Err(StoreError::corrupt(what, format!("{right:?}"), format!("{found:?}")));
-        }
         let is_in_file = applier.open_version == checkpointer.open_version;
         if is_in_file && self.open.cell_count() != checkpointer.open_file.cells as usize {
             let expected = format!("{} open cells, as in the file", checkpointer.open_file.cells);
             return Err(StoreError::corrupt(what, expected, self.open.cell_count()));
         }
-        Ok(())
+        let counted = Numbers { cells: self.len(), lost: self.lost() };
+        Ok(Moment { set: self.sealed_set(), patches, occupancy: self.occupancy.copied(), placed, counted, found })
     }
 
     /// Checks that the occupancy list of a tanker equals `held`. A missing list is no error: it is made anew.
@@ -192,6 +198,33 @@ impl Index {
         }
         Ok(())
     }
+}
+
+/// Numbers of cells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Numbers {
+    cells: u64,
+    lost: u64,
+}
+
+impl fmt::Display for Numbers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} cells, {} of them lost", self.cells, self.lost)
+    }
+}
+
+/// The state of an index at one moment.
+struct Moment {
+    set: Arc<SealedSet>,
+    /// Patches by tanker and number of the cell.
+    patches: HashMap<(u64, u32), (Fingerprint, Patch)>,
+    occupancy: Occupancy,
+    /// The occupancy by open cells.
+    placed: Tally,
+    /// As the index counts them.
+    counted: Numbers,
+    /// Among open cells.
+    found: Numbers,
 }
 
 /// Fingerprints per question to the filters.

@@ -7,7 +7,7 @@ use dedupfs_store::ContainerKind;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::{PoolProperties, Superblock};
 
-use crate::config::MemoryPlan;
+use crate::config::{Fingerprints, INDEX_PARTS, MemoryPlan};
 
 /// Directory of the chunk index of a side.
 pub(crate) const fn chunk_index(side: IndexSide) -> &'static str {
@@ -37,25 +37,42 @@ const RECIPE_TANKER_DIVISOR: u32 = 16;
 /// Least number of cells in a tanker.
 const TANKER_CELLS_MIN: u32 = 64;
 
-/// Bounds the number of chunks in the pool before anything is opened. An index that cannot be read counts as empty here; opening it
-/// reports the error.
-pub(crate) fn chunks_at_most(device: &dyn Device, superblock: &Superblock) -> u64 {
-    let cells = superblock.properties.tanker_cells;
-    let of = |side| Index::cells_at_most(device, chunk_index(side), &superblock.pool, cells).unwrap_or(0);
-    of(IndexSide::A).max(of(IndexSide::B))
+/// Bounds the numbers of chunks and nodes in the pool before anything is opened. An index that cannot be read counts as empty here;
+/// opening it reports the error.
+pub(crate) fn fingerprints_at_most(device: &dyn Device, superblock: &Superblock) -> Fingerprints {
+    let of = |directory, kind| {
+        let cells = tanker_cells(&superblock.properties, kind);
+        Index::cells_at_most(device, directory, &superblock.pool, cells).unwrap_or(0)
+    };
+    let most =
+        |name: fn(IndexSide) -> &'static str, kind| of(name(IndexSide::A), kind).max(of(name(IndexSide::B), kind));
+    Fingerprints { chunks: most(chunk_index, ContainerKind::Data), nodes: most(recipe_index, ContainerKind::Recipe) }
 }
 
-/// Returns the options of the chunk or recipe index for this memory plan. There are some hundred chunks for each node.
+const fn divisor(kind: ContainerKind) -> u32 {
+    match kind {
+        ContainerKind::Data => 1,
+        ContainerKind::Recipe => RECIPE_TANKER_DIVISOR,
+    }
+}
+
+fn tanker_cells(properties: &PoolProperties, kind: ContainerKind) -> u32 {
+    properties.tanker_cells.div_ceil(divisor(kind)).max(TANKER_CELLS_MIN)
+}
+
+/// Returns the options of the chunk or recipe index for this memory plan. Open tankers have the shares of their sizes.
 pub(crate) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, kind: ContainerKind) -> IndexOptions {
-    let (share, of) = if kind == ContainerKind::Recipe { (1, 8) } else { (7, 8) };
-    let divisor = if kind == ContainerKind::Recipe { RECIPE_TANKER_DIVISOR } else { 1 };
+    let (parts, open_eighths, locality_bytes) = match kind {
+        ContainerKind::Data => (INDEX_PARTS - memory.node_parts, 7, memory.locality_bytes),
+        ContainerKind::Recipe => (memory.node_parts, 1, 0),
+    };
     IndexOptions {
-        cache_bytes: memory.bucket_cache_bytes / of * share,
-        filter_bytes: memory.filter_bytes / of * share,
-        locality_bytes: if kind == ContainerKind::Recipe { 0 } else { memory.locality_bytes },
-        open_bytes: memory.open_bytes / of * share,
-        cells_per_tanker: properties.tanker_cells.div_ceil(divisor).max(TANKER_CELLS_MIN),
-        buckets_per_tanker: properties.tanker_buckets.div_ceil(divisor),
+        cache_bytes: memory.bucket_cache_bytes / INDEX_PARTS * parts,
+        filter_bytes: memory.filter_bytes / INDEX_PARTS * parts,
+        locality_bytes,
+        open_bytes: memory.open_bytes / 8 * open_eighths,
+        cells_per_tanker: tanker_cells(properties, kind),
+        buckets_per_tanker: properties.tanker_buckets.div_ceil(divisor(kind)),
     }
 }
 

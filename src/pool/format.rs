@@ -10,7 +10,7 @@ use dedupfs_store::device::{Device, FileDevice};
 use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_store::{ContainerKind, PoolId, StoreError};
 
-use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
+use crate::config::{Fingerprints, MEMORY_BYTES_MIN, MemoryPlan};
 use crate::durability::indexes::{chunk_index, index_options, recipe_index};
 use crate::service::now;
 
@@ -64,7 +64,7 @@ pub fn format_on(
     for (directory, kind) in
         [(chunk_index(IndexSide::A), ContainerKind::Data), (recipe_index(IndexSide::A), ContainerKind::Recipe)]
     {
-        let options = index_options(properties, &MemoryPlan::new(MEMORY_BYTES_MIN, 0), kind);
+        let options = index_options(properties, &MemoryPlan::new(MEMORY_BYTES_MIN, Fingerprints::default()), kind);
         Index::create(meta, directory, &pool, options)?;
     }
     for (device, role) in [(data, Role::Data), (meta, Role::Meta)] {

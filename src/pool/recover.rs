@@ -25,7 +25,7 @@ use super::open::OpenOptions;
 use super::parts::{Admission, Sources};
 use super::socket::claim;
 use super::trial::SCRATCH as TRIAL_SCRATCH;
-use crate::config::MemoryPlan;
+use crate::config::{Fingerprints, MemoryPlan};
 use crate::durability::export::{RestoreReport, fence, keep, restore};
 use crate::progress::Progress;
 use crate::upkeep::check::RebuildReport;
@@ -157,7 +157,7 @@ pub fn recover_on(
         let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
         let options = OpenOptions { rebuild_index: true, ..options.clone() };
         let rebuild = Rebuild { options: &options, fingerprinter: &fingerprinter, progress };
-        let memory = MemoryPlan::new(options.memory_bytes, 0);
+        let memory = MemoryPlan::new(options.memory_bytes, Fingerprints::default());
         // Forced, the owner file may be unreadable: then any meta root is admitted.
         let admission = if forced { Admission::Any } else { Admission::Owner };
         let sources = Sources::open_as(&stage, data, &superblock, &memory, admission)?;

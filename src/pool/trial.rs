@@ -35,7 +35,7 @@ use super::open::OpenOptions;
 use super::parts::{Admission, Sources};
 use super::recover::{remove_below, remove_directories};
 use super::{Core, Pool};
-use crate::config::{MEMORY_BYTES_MIN, MemoryPlan};
+use crate::config::{Fingerprints, MEMORY_BYTES_MIN, MemoryPlan};
 use crate::durability::export::{HeldExport, restore};
 use crate::engine::gate::Gate;
 use crate::progress::Progress;
@@ -297,7 +297,7 @@ fn try_recover(
     (report.row, report.time_secs) = (restored.report.row, restored.report.time_secs);
     (report.files, report.directories) = (restored.report.files, restored.report.directories);
     report.missing.extend(restored.report.shortfall);
-    let memory = MemoryPlan::new(TRIAL_MEMORY_BYTES, 0);
+    let memory = MemoryPlan::new(TRIAL_MEMORY_BYTES, Fingerprints::default());
     let sources = Sources::open_as(stage, &data, &superblock, &memory, Admission::Any)?;
     report.missing.extend(sources.missing_shortfall());
     let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
@@ -323,7 +323,11 @@ fn compare(
     progress: &dyn Progress,
     report: &mut TrialReport,
 ) -> Result<()> {
-    let restored = Namespace::open(stage, MemoryPlan::new(TRIAL_MEMORY_BYTES, 0).namespace_cache_bytes, &|_| Ok(()))?;
+    let restored = Namespace::open(
+        stage,
+        MemoryPlan::new(TRIAL_MEMORY_BYTES, Fingerprints::default()).namespace_cache_bytes,
+        &|_| Ok(()),
+    )?;
     let (ours, own) = (restored.export_source()?, core.namespace.export_source()?);
     if own.row() < row || held.row() > row {
         report.missing.push(format!(

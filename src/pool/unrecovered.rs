@@ -31,7 +31,7 @@ use super::trial::TrialControl;
 use crate::config::{MemoryPlan, PUBLISH_AFTER, PUBLISH_PATIENCE};
 use crate::durability::commit::{CommitParts, Committer};
 use crate::durability::export::Exporter;
-use crate::durability::indexes::chunks_at_most;
+use crate::durability::indexes::fingerprints_at_most;
 use crate::durability::space::OptionalWrites;
 use crate::progress::Progress;
 use crate::service::Service;
@@ -132,7 +132,7 @@ impl UnrecoveredPool {
         let superblock = Superblock::read(&**meta_device, Role::Meta)?;
         let data = Superblock::read(&**data_device, Role::Data)?;
         Superblock::check_pair(&superblock, &data)?;
-        let memory = MemoryPlan::new(options.memory_bytes, chunks_at_most(&**meta_device, &superblock));
+        let memory = MemoryPlan::new(options.memory_bytes, fingerprints_at_most(&**meta_device, &superblock));
         let sources = Sources::open(meta_device, data_device, &superblock, &memory)?;
         let mut pool = Self { superblock, options: options.clone(), memory, sources, indexes: None, started };
         if !options.rebuild_index {

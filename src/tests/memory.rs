@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dedupfs::config::{MEMORY_BYTES_MIN, MIB, MemoryPlan};
+use dedupfs::config::{Fingerprints, MEMORY_BYTES_MIN, MIB, MemoryPlan};
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{FileService, Handle, Ino, NewNode, OpenOptions, ROOT_INO, WriteFlags};
 use dedupfs_store::device::{Device, MemoryDevice};
@@ -50,7 +50,7 @@ fn regression_files_that_are_put_away_early_keep_their_roots() {
     const FILE_BYTES: usize = 3 << 20;
     let pool = open();
     let service = pool.service();
-    let bound = MemoryPlan::new(MEMORY_BYTES_MIN, 0).files_bytes + NEWEST_BYTES;
+    let bound = MemoryPlan::new(MEMORY_BYTES_MIN, Fingerprints::default()).files_bytes + NEWEST_BYTES;
     let contents: Vec<_> = (0..FILES).map(|number| content(number + 1, FILE_BYTES)).collect();
     let files: Vec<_> = (0..FILES).map(|number| create(&pool, &format!("in turns {number}"))).collect();
     let mut written = vec![0; files.len()];
@@ -91,7 +91,7 @@ fn regression_random_writes_to_many_files_share_the_budget() {
     const FILE_BYTES: usize = 1 << 20;
     let pool = open();
     let service = pool.service();
-    let bound = MemoryPlan::new(MEMORY_BYTES_MIN, 0).files_bytes + NEWEST_BYTES;
+    let bound = MemoryPlan::new(MEMORY_BYTES_MIN, Fingerprints::default()).files_bytes + NEWEST_BYTES;
     let mut contents: Vec<_> = (0..FILES).map(|number| content(number + 1, FILE_BYTES)).collect();
     let files: Vec<_> = (0..FILES).map(|number| create(&pool, &format!("file {number}"))).collect();
     for (content, &(ino, handle)) in contents.iter().zip(&files) {

@@ -150,9 +150,8 @@ impl Site {
             assert_eq!(fs::read(self.path(format!("{number}/7"))).expect("reads"), small(number, 7));
         }
         let pool = self.pool.as_ref().expect("is open");
-        let report = pool
-            .check(&dedupfs::check::CheckOptions { read_data: true, ..CheckOptions::default() }, &NoProgress)
-            .expect("checks");
+        let report =
+            pool.check(&dedupfs::check::CheckOptions { read_data: true, scratch: None }, &NoProgress).expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
         self.unmount();
     }

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
+use crate::command::Run;
 use crate::data::{Random, random_file, thin_file};
 use crate::figures::{Figures, timed, timed_with_peak};
 use crate::options::{Caches, PoolOptions, ascending, count};
 use crate::pool::{Bench, Pool, dedupfs};
 use crate::table::{cell, human};
-use crate::{Outcome, files, machine, print_row, say, table};
+use crate::{Outcome, fail, files, machine, print_row, say, synced, table};
 
 /// Bytes of a file. Fewer are removed and written anew by each run if files are small.
 const FILE_BYTES: u64 = 64 << 20;
@@ -15,7 +16,7 @@ const FILE_BYTES: u64 = 64 << 20;
 /// Measures how mounting, statistics, reclaiming and checking grow with the number of chunks.
 ///
 /// A pool of random data in small chunks grows from size to size. Each run mounts it, asks for statistics, reclaims while there is nothing to
-/// reclaim and after 1% of the files was removed, unmounts and checks it. The next run writes as much anew first. Pools of the default sizes
+/// reclaim and after 1% of the files was removed, syncs small files beside such work, unmounts and checks it. The next run writes as much anew first. Pools of the default sizes
 /// have 1 to 8 million chunks.
 #[derive(clap::Args)]
 pub struct Depth {
@@ -71,6 +72,41 @@ impl Content {
     }
 }
 
+/// Work that synced writes are measured beside.
+const WORK: [&str; 4] = ["filling", "gc", "check", "scrub"];
+/// A scrub that lasts longer is stopped.
+const SCRUB_SECS: u64 = 30;
+
+/// Does some work, and notes how long synced writes take meanwhile.
+fn beside(figures: &mut Figures, name: &str, size: u64, pool: &Pool, work: impl FnOnce() -> Outcome) -> Outcome {
+    let ((), synced) = synced::beside(&pool.at("synced"), work)?;
+    let figure = |of: &str| format!("{name} synced {of} {size}");
+    figures.note(&figure("count"), "dedupfs", synced.count() as f64);
+    for percent in [50, 99, 100] {
+        figures.note(&figure(&percent.to_string()), "dedupfs", synced.percent(percent));
+    }
+    files::remove(&pool.at("synced"))
+}
+
+/// Scrubs for a while.
+fn scrub(pool: &Pool) -> Outcome {
+    let mut scrub = dedupfs("scrub").args(["--restart"]).arg(&pool.mnt).start()?;
+    for _ in 0..SCRUB_SECS * 10 {
+        if scrub.try_wait().is_ok_and(|ended| ended.is_some()) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    // One that has ended needs no stop.
+    let _ = dedupfs("scrub").arg("--stop").arg(&pool.mnt).run();
+    scrub.wait().map(drop).or_else(|error| fail(format!("cannot wait for dedupfs scrub: {error}")))
+}
+
+/// Checks the mounted pool. What is written meanwhile can show as findings.
+fn check(pool: &Pool) -> Outcome {
+    dedupfs("fsck").arg(&pool.mnt).status().map(drop).or_else(|error| fail(format!("cannot run dedupfs fsck: {error}")))
+}
+
 /// Does some work, and notes its seconds as `name size` and the bytes that the daemon read meanwhile as `name read size`.
 fn record(figures: &mut Figures, name: &str, size: u64, pool: &Pool, work: impl FnOnce() -> Outcome) -> Outcome {
     let before = pool.read_bytes();
@@ -87,7 +123,7 @@ fn record(figures: &mut Figures, name: &str, size: u64, pool: &Pool, work: impl 
 /// Fills the pool, which is not mounted, to a size, and measures everything once.
 fn measure(figures: &mut Figures, pool: &mut Pool, content: &mut Content, size: u64, drop_caches: bool) -> Outcome {
     pool.mount()?;
-    content.fill(pool, size)?;
+    beside(figures, "filling", size, pool, || content.fill(pool, size))?;
     pool.unmount()?;
     files::cold(&pool.path, drop_caches)?;
     let seconds = timed(|| pool.mount())?;
@@ -100,6 +136,10 @@ fn measure(figures: &mut Figures, pool: &mut Pool, content: &mut Content, size: 
     record(figures, "idle gc", size, pool, || pool.reclaim())?;
     content.remove_some()?;
     record(figures, "gc", size, pool, || pool.reclaim())?;
+    content.remove_some()?;
+    beside(figures, "gc", size, pool, || pool.reclaim())?;
+    beside(figures, "check", size, pool, || check(pool))?;
+    beside(figures, "scrub", size, pool, || scrub(pool))?;
     figures.note(&format!("memory {size}"), "dedupfs", pool.memory_bytes("VmRSS"));
     pool.unmount()?;
     files::cold(&pool.path, drop_caches)?;
@@ -176,6 +216,23 @@ pub fn run(args: &Depth) -> Outcome {
             median("memory", 1_048_576.0, 0),
             median("fsck", 1.0, 2),
             cell(peak, 0)
+        );
+    }
+    println!(
+        "\nMilliseconds that the sync of a small file takes, one each 50 ms, beside other work (a scrub of {SCRUB_SECS} s at most):\n"
+    );
+    println!("{}", table::head(&["data in the pool", "work", "syncs", "median", "99%", "longest"]));
+    for (size, work) in sizes.iter().flat_map(|size| WORK.map(|work| (size, work))) {
+        let figure = |of: &str| format!("{work} synced {of} {size}");
+        let median = |of: &str| cell(figures.median(&figure(of), "dedupfs"), 1);
+        let longest = cell(figures.most(&figure("100"), "dedupfs"), 1);
+        print_row!(
+            human(*size),
+            work,
+            cell(figures.median(&figure("count"), "dedupfs"), 0),
+            median("50"),
+            median("99"),
+            longest
         );
     }
     Ok(())

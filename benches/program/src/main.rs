@@ -42,6 +42,7 @@ mod seeking;
 mod series;
 mod sources;
 mod sync_latency;
+mod synced;
 mod synthetic;
 mod table;
 mod targets;

@@ -1,9 +1,8 @@
 //! How long small synced writes take while the index is busy.
 
 use std::fs::File;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::ValueEnum;
 use dedupfs_tools::parse_size;
@@ -13,7 +12,7 @@ use crate::data::Random;
 use crate::options::{PoolOptions, Words};
 use crate::pool::{self, Bench};
 use crate::table::rate;
-use crate::{Outcome, command, fail, files, machine};
+use crate::{Outcome, command, files, machine, synced};
 
 /// Work of the index beside the synced writes.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -61,43 +60,22 @@ pub fn run(args: &SyncLatency) -> Outcome {
         pool.remount_cold(false)?;
         files::remove(&big)?;
     }
-    let (mut times_ms, mut summary) = (Vec::new(), String::new());
-    std::thread::scope(|scope| {
-        let beside = scope.spawn(|| match args.busy {
-            Busy::Write => write_big(&big, args.size),
-            Busy::Free => command!(pool::program("dedupfs-gc"), &pool.mnt).text(),
-        });
-        while !beside.is_finished() {
-            let started = Instant::now();
-            let path = pool.at(&(times_ms.len() + 1).to_string());
-            write_synced(&path, times_ms.len() + 1).or_else(files::at("write", &path))?;
-            times_ms.push(started.elapsed().as_secs_f64() * 1e3);
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        summary = beside.join().unwrap_or_else(|_| fail("the work beside panicked"))?;
-        Ok(())
+    let (summary, synced) = synced::beside(&pool.at("synced"), || match args.busy {
+        Busy::Write => write_big(&big, args.size),
+        Busy::Free => command!(pool::program("dedupfs-gc"), &pool.mnt).text(),
     })?;
     let tankers = pool.stats()?.number("chunk_index.sealed_tankers")?;
     pool.unmount()?;
-    times_ms.sort_by(f64::total_cmp);
-    // The smallest one that this part of all is not above.
-    let part = |percent: usize| times_ms[(times_ms.len() * percent / 100).saturating_sub(1)];
     println!(
         "{} synced files of some bytes, {tankers} tankers sealed meanwhile: median {:.0} ms, 90% {:.0} ms, 99% {:.0} ms, longest {:.0} ms",
-        times_ms.len(),
-        times_ms[times_ms.len().div_ceil(2) - 1],
-        part(90),
-        part(99),
-        part(100)
+        synced.count(),
+        synced.percent(50),
+        synced.percent(90),
+        synced.percent(99),
+        synced.percent(100)
     );
     println!("{}", summary.trim_end().lines().last().unwrap_or_default());
     Ok(())
-}
-
-fn write_synced(path: &Path, number: usize) -> io::Result<()> {
-    let mut file = File::create(path)?;
-    write!(file, "synced {number}")?;
-    file.sync_all()
 }
 
 /// Writes random bytes as fast as the processor makes them; returns the rate as a line.

@@ -151,6 +151,13 @@ impl Occupancy {
         packed.map_or_else(Occupied::default, Packed::unpack)
     }
 
+    /// Copies the map. The caller prevents changes meanwhile.
+    pub(crate) fn copied(&self) -> Self {
+        let Whole { total, missing } = &*self.whole.lock();
+        let parts = std::array::from_fn(|part| Mutex::new(self.parts[part].lock().clone()));
+        Self { parts, whole: Mutex::new(Whole { total: *total, missing: missing.clone() }) }
+    }
+
     /// Copies a part in its current state, differences included.
     fn copy(&self, part: usize) -> Vec<(ContainerId, Occupied)> {
         let part = self.parts[part].lock();
