@@ -54,7 +54,8 @@ fn files_of_many_slow_writers_lie_in_few_containers() {
     let service = pool.service();
     let contents: Vec<_> = (0..WRITERS).map(|writer| content(writer + 1, FILE_BYTES)).collect();
     let create = |writer| {
-        let node = NewNode { parent: ROOT_INO, name: name(writer).as_bytes(), mode: 0o644, umask: 0 };
+        let name = name(writer);
+        let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
         let how = OpenOptions { write: true, ..OpenOptions::default() };
         let (attributes, opened) = service.create(caller(writer), node, how).expect("creates");
         (attributes.ino, opened.handle)
