@@ -4,8 +4,8 @@
 //! 2. A container is queued for the store's own writer threads when it is sealed, or when at least
 //!    [`WRITE_PIECE_BYTES`] are placed and not written. The writers overlap the disk with the workers' compression.
 //!    `write_queued` allows one job for each container.
-//! 3. Raw bytes being compressed and placed bytes not written count as *in flight*, and so does what open containers hold
-//!    beyond a region for each of [`OPEN_APART`].
+//! 3. Raw bytes being compressed and placed bytes not written count as *in flight*, and so does the memory of open
+//!    containers beyond a region for each of [`OPEN_APART`].
 //!
 //! Two kinds of failure (invariant I-7):
 //! - A failed *write* loses nothing: the frames stay in memory and the next write tries again. It is remembered until a

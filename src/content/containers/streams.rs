@@ -3,9 +3,8 @@
 //! 1. A stream keeps its container until that is full.
 //! 2. A stream without a container takes over one whose processes are gone, or one that has been idle for long: if a
 //!    process has it, [`PATIENCE_MS`]. Otherwise it opens a new one.
-//! 3. At the limit of open containers it takes over one that has been idle for more than [`IDLE_AFTER_MS`]. Otherwise it
-//!    joins those that have the container with the fewest streams. They stay: if each took the container of another, all
-//!    streams would soon be mixed in all containers.
+//! 3. At the limit of open containers it joins those that have the container with the fewest streams. They stay: if each
+//!    took the container of another, all streams would soon be mixed in all containers.
 //!
 //! So the chunks of two living streams mix in one container only when there are more streams than open containers, or
 //! when one was idle; and then they are as few as possible. [`choose`] is pure; one short lock guards the streams (second
@@ -27,9 +26,8 @@ pub const RECLAIM_STREAM: StreamId = StreamId(u64::MAX);
 /// The stream of those among them that the newest versions use.
 pub const ACTIVE_STREAM: StreamId = StreamId(u64::MAX - 1);
 
-/// A container not written for longer than this may be taken over by a new stream if there is no other, or if it was that
-/// of writers that are no processes.
-pub(super) const IDLE_AFTER_MS: u64 = 5_000;
+/// A container of writers that are no processes may be taken over by a new stream after this time without a write.
+const IDLE_AFTER_MS: u64 = 5_000;
 /// The same of a living process: slow clients pause.
 const PATIENCE_MS: u64 = 60_000;
 
@@ -77,11 +75,11 @@ fn choose(candidates: &[Candidate<'_>], open_limit: usize, is_gone: impl Fn(Stre
     };
     let free = longest_idle(&|candidate| candidate.members.iter().all(|stream| is_gone(*stream)))
         .or_else(|| longest_idle(&|candidate| candidate.is_idle()));
-    if free.is_none() && candidates.len() < open_limit.max(1) {
-        return Choice::OpenNew;
-    }
-    if let Some(free) = free.or_else(|| longest_idle(&|candidate| candidate.idle_ms > IDLE_AFTER_MS)) {
+    if let Some(free) = free {
         return Choice::TakeOver(free);
+    }
+    if candidates.len() < open_limit.max(1) {
+        return Choice::OpenNew;
     }
     let fewest = candidates.iter().map(|candidate| candidate.members.len()).min();
     longest_idle(&|candidate| Some(candidate.members.len()) == fewest).map_or(Choice::OpenNew, Choice::Join)
@@ -108,22 +106,22 @@ impl Streams {
 
     /// Gives the stream, which has none, a container that is open. `None`: open a new one and [`insert`](Self::insert) it.
     pub(super) fn share(&mut self, stream: StreamId, now_ms: u64, open_limit: usize) -> Option<Arc<OpenContainer>> {
-        let describe = |taking: &'_ Taking| now_ms.saturating_sub(taking.container.last_used_ms());
+        let idle_ms = |container: &OpenContainer| now_ms.saturating_sub(container.last_used_ms());
+        let open = self.open.iter();
         let candidates: Vec<_> =
-            self.open.iter().map(|taking| Candidate { members: &taking.members, idle_ms: describe(taking) }).collect();
-        let position = match choose(&candidates, open_limit, StreamId::is_gone) {
+            open.map(|taking| Candidate { members: &taking.members, idle_ms: idle_ms(&taking.container) }).collect();
+        let (position, takes_over) = match choose(&candidates, open_limit, StreamId::is_gone) {
             Choice::OpenNew => return None,
-            Choice::TakeOver(position) => {
-                let former = std::mem::take(&mut self.open.get_mut(position)?.members);
-                former.iter().for_each(|former| drop(self.by_stream.remove(former)));
-                position
-            }
-            Choice::Join(position) => position,
+            Choice::TakeOver(position) => (position, true),
+            Choice::Join(position) => (position, false),
         };
-        let taking = self.open.get_mut(position)?;
-        taking.members.push(stream);
-        self.by_stream.insert(stream, Arc::clone(&taking.container));
-        Some(Arc::clone(&taking.container))
+        let Taking { container, members } = self.open.get_mut(position)?;
+        // Also of those that were joined: short processes would make the list long.
+        let leaves = |member: &mut StreamId| takes_over || member.is_gone();
+        members.extract_if(.., leaves).for_each(|member| drop(self.by_stream.remove(&member)));
+        members.push(stream);
+        self.by_stream.insert(stream, Arc::clone(container));
+        Some(Arc::clone(container))
     }
 
     /// Gives a new container to the stream.
@@ -156,7 +154,12 @@ impl Streams {
 
 #[cfg(test)]
 mod tests {
-    use super::{Candidate, Choice, IDLE_AFTER_MS, PATIENCE_MS, RECLAIM_STREAM, StreamId, choose};
+    use dedupfs_store::{ContainerId, ContainerKind, PoolId};
+
+    use super::{
+        Candidate, Choice, IDLE_AFTER_MS, OpenContainer, PATIENCE_MS, RECLAIM_STREAM, StreamId, Streams, choose,
+    };
+    use crate::containers::open_container::Limits;
 
     const ALIVE: fn(StreamId) -> bool = |_| false;
     const NO_PROCESS: u64 = 1 << 32;
@@ -180,10 +183,9 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_container_is_taken_over_sooner_from_what_is_no_process_or_at_the_limit() {
+    fn an_idle_container_is_taken_over_sooner_from_what_is_no_process() {
         let list: &[(&[u64], u64)] = &[(&[1], IDLE_AFTER_MS + 1), (&[2], IDLE_AFTER_MS + 2), (&[3], 0)];
         assert_eq!(chosen(list, 4, ALIVE), Choice::OpenNew);
-        assert_eq!(chosen(list, 3, ALIVE), Choice::TakeOver(1));
         assert_eq!(chosen(&[(&[1], PATIENCE_MS + 1)], 4, ALIVE), Choice::TakeOver(0));
         assert_eq!(chosen(&[(&[NO_PROCESS], IDLE_AFTER_MS + 1)], 4, ALIVE), Choice::TakeOver(0));
     }
@@ -198,8 +200,24 @@ mod tests {
 
     #[test]
     fn at_the_limit_streams_join_where_the_fewest_are() {
-        assert_eq!(chosen(&[(&[1], 3), (&[2], 7), (&[3], 5)], 3, ALIVE), Choice::Join(1));
+        assert_eq!(chosen(&[(&[1], 3), (&[2], IDLE_AFTER_MS + 1), (&[3], 5)], 3, ALIVE), Choice::Join(1));
         assert_eq!(chosen(&[(&[1], 3), (&[2, 4], 7), (&[3], 5)], 3, ALIVE), Choice::Join(2));
+    }
+
+    #[test]
+    fn regression_processes_that_ended_leave_a_container_that_others_have() {
+        let owed = std::sync::Arc::<dedupfs_base::Gauge>::default();
+        let limits = Limits { container_bytes: 1 << 16, region_raw_bytes: 1 << 13 };
+        let of = (None, owed.hold(0, 1), owed.hold(0, 1));
+        let container = OpenContainer::new(ContainerId(1), ContainerKind::Data, PoolId([1; 16]), limits, 0, of);
+        let mut streams = Streams::default();
+        streams.insert(StreamId(u64::from(std::process::id())), container);
+        for _ in 0..20 {
+            let mut child = std::process::Command::new("true").spawn().expect("a child starts");
+            assert!(streams.share(StreamId(u64::from(child.id())), 0, 1).is_some());
+            child.wait().expect("the child ends");
+        }
+        assert_eq!((streams.open[0].members.len(), streams.by_stream.len()), (2, 2));
     }
 
     #[test]

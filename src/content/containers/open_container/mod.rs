@@ -369,7 +369,7 @@ impl OpenContainer {
         self.state.lock().snapshot()
     }
 
-    /// Memory of the region being filled, and of what is kept of each chunk.
+    /// Memory of the region being filled, and of the entries of chunks.
     pub(super) fn memory_bytes(&self) -> (u64, u64) {
         self.state.lock().memory_bytes()
     }

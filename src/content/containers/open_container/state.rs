@@ -163,7 +163,7 @@ pub(super) struct ContainerState {
     pub(super) acknowledged: Option<ContainerRecord>,
     /// Upper bound of the bytes that are not on the device yet.
     owed: Hold,
-    /// Memory of a container that takes chunks: the region being filled, and what is kept of each chunk.
+    /// Memory of a container that takes chunks: the region being filled, and the entries of chunks.
     opened: Hold,
 }
 
@@ -243,7 +243,7 @@ impl ContainerState {
         bytes + toc_bytes_bound(entries, regions) as u64
     }
 
-    /// Memory of the region being filled, and of what is kept of each chunk.
+    /// Memory of the region being filled, and of the entries of chunks.
     pub(super) fn memory_bytes(&self) -> (u64, u64) {
         let filling_bytes = self.filling.as_ref().map_or(0, |filling| filling.raw.capacity() as u64);
         (filling_bytes, self.entries as u64 * CHUNK_MEMORY_BYTES)
