@@ -13,11 +13,11 @@ use crate::pool::{Bench, Pool};
 use crate::table::{cell, human};
 use crate::{Outcome, command, fail, files, machine, print_row, say, table, usage};
 
-/// Measures how files lie that many slow processes write at the same time, each its own, and what that costs.
+/// Measures how files lie that many slow processes write at the same time, each its own, and the cost of that.
 ///
 /// In each round every writer adds a piece of random bytes to its file. Then the pool is unmounted, and some of the files are restored, each
 /// alone from a pool that is mounted anew. Containers are those of which a restore reads the table, against those that the bytes of the file
-/// fill. Bytes read are those of data containers. Files are compared with what was written.
+/// fill. Bytes read are those of data containers. Files are compared with their source.
 #[derive(clap::Args)]
 pub struct SlowWriters {
     /// Numbers of writers; for each there is a new pool
@@ -91,7 +91,7 @@ fn write_all(args: &SlowWriters, pool: &Pool, writers: u64) -> Outcome {
     all.into_iter().try_for_each(Writer::end)
 }
 
-/// Compares a file with what was written, in pieces.
+/// Compares a file with its source, in pieces.
 fn read_back(pool: &Pool, number: u64, bytes: u64) -> Outcome {
     let path = pool.at(&name(number));
     let read = || -> io::Result<bool> {

@@ -293,7 +293,7 @@ impl ContainerStore {
         self.shared.wait_for_room()
     }
 
-    /// Raw bytes being compressed and frames not written.
+    /// Raw bytes being compressed, frames not written, and memory of open containers beyond the usual.
     pub(crate) fn in_flight_bytes(&self) -> u64 {
         self.shared.in_flight_bytes()
     }

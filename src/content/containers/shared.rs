@@ -166,7 +166,7 @@ impl Shared {
         OPEN_APART as u64 * u64::from(self.options.region_raw_bytes)
     }
 
-    /// Bound of the memory of open containers. They may use half of what may be in flight, so that there is always room to write.
+    /// Bound of the memory of open containers. They may use half of the limit in flight, so that there is always room to write.
     pub(super) fn open_bytes_max(&self) -> u64 {
         self.open_apart_bytes().max(self.options.in_flight_limit_bytes / 2)
     }

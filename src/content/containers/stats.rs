@@ -25,7 +25,7 @@ pub struct ContainerStats {
     pub containers: u64,
     /// Containers that still take chunks.
     pub filling: u64,
-    /// Raw bytes being compressed and frames not written.
+    /// Raw bytes being compressed, frames not written, and memory of open containers beyond the usual.
     pub in_flight_bytes: u64,
     /// Bytes of decompressed regions and of tables in the caches, of all stores that share them.
     pub region_cache_bytes: u64,
