@@ -48,8 +48,8 @@ pub(crate) const CLONE_BYTES_MAX: u64 = (1 << 32) - 4096;
 pub const DATA_REGION_BYTES: u32 = 256 * 1024;
 /// Raw bytes of a region of recipe nodes.
 pub(crate) const RECIPE_REGION_BYTES: u32 = 128 * 1024;
-/// Number of open containers for each kind. Further writing processes share them.
-pub(crate) const OPEN_CONTAINERS_MAX: usize = 16;
+/// Number of open containers for each kind, if memory has room for them. Further writing processes share them.
+pub(crate) const OPEN_CONTAINERS_MAX: usize = 256;
 
 /// Longest wait of closing a pool for hanging requests, for example on a disk that does not answer.
 pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(30);

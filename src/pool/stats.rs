@@ -124,6 +124,9 @@ pub struct ContainerSummary {
     /// Regions read ahead of readers since the mount.
     #[serde(default)]
     pub prefetched_regions: u64,
+    /// Tables of containers read from disk since the mount.
+    #[serde(default)]
+    pub table_reads: u64,
     /// Chunks that readers looked up in the index one by one since the mount.
     #[serde(default)]
     pub lookups: u64,
@@ -327,6 +330,7 @@ fn containers(store: &ContainerStore) -> ContainerSummary {
         region_hits: stats.region_hits,
         region_reads: stats.region_reads,
         prefetched_regions: stats.prefetched_regions,
+        table_reads: stats.table_reads,
         lookups: stats.lookups,
         syncs: stats.syncs,
     }

@@ -13,5 +13,6 @@ mod memory;
 mod rebuild;
 mod reclaim;
 mod scrub;
+mod slow_writers;
 pub(crate) mod space;
 pub(crate) mod versions;

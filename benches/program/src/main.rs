@@ -40,6 +40,7 @@ mod rounds;
 mod scale;
 mod seeking;
 mod series;
+mod slow_writers;
 mod sources;
 mod sync_latency;
 mod synced;
@@ -116,6 +117,8 @@ enum Command {
     Staged(images::Staged),
     Rounds(rounds::RoundsArgs),
     Series(series::Series),
+    #[command(alias = "slow-writers")]
+    SlowWriters(slow_writers::SlowWriters),
     Scale(scale::Scale),
     Million(million::Million),
     Depth(depth::Depth),
@@ -150,6 +153,7 @@ fn main() -> ExitCode {
             Command::Staged(args) => images::run_staged(&args),
             Command::Rounds(args) => rounds::run(&args),
             Command::Series(args) => series::run(&args),
+            Command::SlowWriters(args) => slow_writers::run(&args),
             Command::Scale(args) => scale::run(&args),
             Command::Million(args) => million::run(&args),
             Command::Depth(args) => depth::run(&args),

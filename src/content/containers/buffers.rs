@@ -29,9 +29,9 @@ impl RegionPool {
         Arc::new(Self { free: FreeList::default(), buffer_bytes, kept_max })
     }
 
-    /// Returns an empty buffer of at least `capacity_bytes`.
-    pub(super) fn take(&self, capacity_bytes: usize) -> Vec<u8> {
-        if capacity_bytes > self.buffer_bytes {
+    /// Returns an empty buffer of at least `capacity_bytes`; if `is_scarce`, of no more.
+    pub(super) fn take(&self, capacity_bytes: usize, is_scarce: bool) -> Vec<u8> {
+        if capacity_bytes > self.buffer_bytes || (is_scarce && capacity_bytes < self.buffer_bytes) {
             return Vec::with_capacity(capacity_bytes);
         }
         self.free.take().unwrap_or_else(|| Vec::with_capacity(self.buffer_bytes))

@@ -84,6 +84,8 @@ pub(crate) type ContainerIds = Arc<dyn Fn() -> Result<ContainerId> + Send + Sync
 const WRITER_THREADS: usize = 4;
 /// Queued writes at most; each is one container. A write that does not fit is left to a later attempt.
 const QUEUED_WRITES: usize = 64;
+/// Regions smaller than this part of a full one are not cut early: their frames would hardly pay.
+const SMALL_REGION: u64 = 16;
 /// A failed disk stops appends when this multiple of the in-flight limit waits for it.
 const FAILED_LIMIT_FACTOR: u64 = 2;
 
@@ -100,7 +102,7 @@ pub struct ContainerOptions {
     pub container_bytes: u32,
     /// Raw bytes of a region; a larger chunk gets a region of its own.
     pub region_raw_bytes: u32,
-    /// Limit of containers that take chunks at the same time.
+    /// Limit of containers that take chunks at the same time; memory may allow fewer.
     pub open_limit: usize,
     /// Bytes in flight above which [`ContainerStore::wait_for_room`] waits.
     pub in_flight_limit_bytes: u64,
@@ -224,7 +226,8 @@ impl ContainerStore {
         let mut containers = Vec::with_capacity(chunks.len());
         while let Some(rest) = chunks.get(containers.len()..).filter(|rest| !rest.is_empty()) {
             let container = self.container_of(stream)?;
-            let appended = container.append(rest, &shared.buffers)?;
+            let is_scarce = shared.opened.bytes() >= shared.open_apart_bytes();
+            let appended = container.append(rest, &shared.buffers, is_scarce)?;
             containers.extend(std::iter::repeat_n(container.id, appended.taken));
             if appended.full {
                 self.streams.lock().retire(&container);
@@ -235,24 +238,45 @@ impl ContainerStore {
                 shared.schedule_write(&container);
             }
         }
+        self.keep_open_bound();
         let bytes = chunks.iter().map(|(_, data)| data.len() as u64).sum();
         shared.counters.appended_chunks.fetch_add(chunks.len() as u64, Ordering::Relaxed);
         shared.counters.appended_bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(containers)
     }
 
+    /// Keeps the memory of open containers within its bound. The largest region being filled is cut early: so regions are as large as
+    /// memory allows, and no container gets shorter. Only when tables need all of it, the one with the longest table is sealed.
+    fn keep_open_bound(&self) {
+        let shared = &self.shared;
+        while shared.opened.bytes() > shared.open_bytes_max() {
+            let open = self.streams.lock().all();
+            let sizes = open.iter().map(|container| (container.memory_bytes(), container));
+            let Some(((filling_bytes, _), container)) = sizes.clone().max_by_key(|((filling, _), _)| *filling) else {
+                return;
+            };
+            if filling_bytes >= u64::from(shared.options.region_raw_bytes) / SMALL_REGION {
+                let (cut, _) = container.cut(&shared.buffers);
+                cut.into_iter().for_each(|cut| shared.submit_compression(container, cut));
+            } else if let Some((_, container)) = sizes.max_by_key(|((_, table), _)| *table) {
+                self.streams.lock().retire(container);
+                self.close(container);
+            }
+        }
+    }
+
     fn container_of(&self, stream: StreamId) -> Result<Arc<OpenContainer>> {
         let (shared, now_ms) = (&self.shared, self.shared.now_ms());
         let mut streams = self.streams.lock();
         let own = streams.of(stream).cloned();
-        if let Some(container) = own.or_else(|| streams.take_over(stream, now_ms, shared.options.open_limit)) {
+        if let Some(container) = own.or_else(|| streams.share(stream, now_ms, shared.open_max())) {
             container.touch(now_ms);
             return Ok(container);
         }
         let options = &shared.options;
         let id = (self.ids)()?;
         let row = stream.is_arranged().then_some(stream);
-        let of = (row, shared.owed.hold(0, 1));
+        let of = (row, shared.owed.hold(0, 1), shared.opened.hold(0, 1));
         let container = OpenContainer::new(id, options.kind, options.pool, self.limits, now_ms, of);
         // Insert the container before its id is known elsewhere: a known id must always be found.
         shared.directory.write().insert(Arc::clone(&container));
@@ -269,7 +293,7 @@ impl ContainerStore {
         self.shared.wait_for_room()
     }
 
-    /// Raw bytes being compressed and frames not written.
+    /// Raw bytes being compressed, frames not written, and memory of open containers beyond the usual.
     pub(crate) fn in_flight_bytes(&self) -> u64 {
         self.shared.in_flight_bytes()
     }

@@ -388,6 +388,7 @@ impl Shared {
     fn load_whole(&self, record: &ContainerRecord, (toc, toc_bytes): (u32, u32)) -> Result<CachedTable> {
         self.with_blocks(record.address, 0, record.used_bytes, None, |bytes| {
             let table = decode_toc(&self.options.pool, record.id, part(bytes, toc, toc_bytes))?;
+            self.counters.table_reads.fetch_add(1, Ordering::Relaxed);
             for (number, region) in table.regions.iter().enumerate() {
                 let key = RegionKey { container: record.id, offset_bytes: region.offset_bytes };
                 // Others may be loading it, or have it.
@@ -405,6 +406,7 @@ impl Shared {
     }
 
     fn load_table(&self, record: &ContainerRecord) -> Result<CachedTable> {
+        self.counters.table_reads.fetch_add(1, Ordering::Relaxed);
         if let Some((offset_bytes, len_bytes)) = record.toc {
             let decode = |frame: &[u8]| Ok(decode_toc(&self.options.pool, record.id, frame)?);
             match self.with_bytes(record.address, offset_bytes, len_bytes, decode) {

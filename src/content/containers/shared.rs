@@ -4,7 +4,8 @@
 //! 2. A container is queued for the store's own writer threads when it is sealed, or when at least
 //!    [`WRITE_PIECE_BYTES`] are placed and not written. The writers overlap the disk with the workers' compression.
 //!    `write_queued` allows one job for each container.
-//! 3. Raw bytes being compressed and placed bytes not written count as *in flight*.
+//! 3. Raw bytes being compressed and placed bytes not written count as *in flight*, and so does the memory of open
+//!    containers beyond a region for each of [`OPEN_APART`].
 //!
 //! Two kinds of failure (invariant I-7):
 //! - A failed *write* loses nothing: the frames stay in memory and the next write tries again. It is remembered until a
@@ -40,6 +41,9 @@ use crate::workers::WorkerPool;
 /// Least bytes of a write that is not forced: large writes are 3 to 10 times faster.
 pub(super) const WRITE_PIECE_BYTES: u32 = 1 << 20;
 
+/// So many open containers may fill a region each, beside the bytes in flight.
+const OPEN_APART: usize = 16;
+
 /// Interval at which a thread that waits for room looks for something to write itself.
 const ROOM_RECHECK: Duration = Duration::from_millis(10);
 
@@ -65,6 +69,8 @@ pub(super) struct Shared {
     pending_bytes: AtomicI64,
     /// See [`super::ContainerStore::owed_bytes`].
     pub(super) owed: Arc<Gauge>,
+    /// Memory of the containers that take chunks, at most [`open_bytes_max`](Self::open_bytes_max).
+    pub(super) opened: Arc<Gauge>,
     /// Waiters for room sleep here; last in the lock order.
     room: Mutex<()>,
     room_changed: Condvar,
@@ -101,7 +107,7 @@ impl Shared {
     ) -> Self {
         let region_bytes = options.region_raw_bytes.max(1);
         // Regions being filled and compressed at once; further buffers are freed.
-        let kept = options.open_limit + workers.threads() * 12 + 4;
+        let kept = options.open_limit.min(OPEN_APART) + workers.threads() * 12 + 4;
         Self {
             caches,
             prefetching: Prefetching::new(&options),
@@ -120,6 +126,7 @@ impl Shared {
             compressing_bytes: AtomicU64::new(0),
             pending_bytes: AtomicI64::new(0),
             owed: Arc::default(),
+            opened: Arc::default(),
             room: Mutex::new(()),
             room_changed: Condvar::new(),
             write_failure: Mutex::new(None),
@@ -150,7 +157,25 @@ impl Shared {
 
     pub(super) fn in_flight_bytes(&self) -> u64 {
         let pending = self.pending_bytes.load(Ordering::Relaxed);
-        self.compressing_bytes.load(Ordering::Relaxed) + u64::try_from(pending).unwrap_or(0)
+        let opened = self.opened.bytes().saturating_sub(self.open_apart_bytes());
+        self.compressing_bytes.load(Ordering::Relaxed) + u64::try_from(pending).unwrap_or(0) + opened
+    }
+
+    /// Memory of open containers that stands beside the bytes in flight.
+    pub(super) fn open_apart_bytes(&self) -> u64 {
+        OPEN_APART as u64 * u64::from(self.options.region_raw_bytes)
+    }
+
+    /// Bound of the memory of open containers. They may use half of the limit in flight, so that there is always room to write.
+    pub(super) fn open_bytes_max(&self) -> u64 {
+        self.open_apart_bytes().max(self.options.in_flight_limit_bytes / 2)
+    }
+
+    /// Containers that may be open: as many as that memory has room for, if each holds a quarter of a region and a usual table is no larger.
+    pub(super) fn open_max(&self) -> usize {
+        let table_bytes = u64::from(self.options.region_raw_bytes / 4).max(1);
+        let room_for = usize::try_from(self.open_bytes_max() / table_bytes).unwrap_or(usize::MAX);
+        self.options.open_limit.min(room_for)
     }
 
     /// Remembers the first failure that cannot be mended; see the module's head.

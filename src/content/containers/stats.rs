@@ -11,6 +11,7 @@ pub(super) struct Counters {
     pub(super) written_bytes: AtomicU64,
     pub(super) region_hits: AtomicU64,
     pub(super) region_reads: AtomicU64,
+    pub(super) table_reads: AtomicU64,
     pub(super) lookups: AtomicU64,
     pub(super) prefetched_regions: AtomicU64,
     pub(super) read_bytes: AtomicU64,
@@ -24,7 +25,7 @@ pub struct ContainerStats {
     pub containers: u64,
     /// Containers that still take chunks.
     pub filling: u64,
-    /// Raw bytes being compressed and frames not written.
+    /// Raw bytes being compressed, frames not written, and memory of open containers beyond the usual.
     pub in_flight_bytes: u64,
     /// Bytes of decompressed regions and of tables in the caches, of all stores that share them.
     pub region_cache_bytes: u64,
@@ -40,6 +41,8 @@ pub struct ContainerStats {
     pub region_hits: u64,
     /// Regions that readers loaded by themselves. A wait for a region that another thread loads counts neither here nor as a hit.
     pub region_reads: u64,
+    /// Tables of closed containers read from disk.
+    pub table_reads: u64,
     /// Chunks that readers looked up in the index one by one: no hint, note or lookup ahead led to them.
     pub lookups: u64,
     /// Regions read from disk ahead of readers.
@@ -66,6 +69,7 @@ impl Counters {
             syncs: get(&self.syncs),
             region_hits: get(&self.region_hits),
             region_reads: get(&self.region_reads),
+            table_reads: get(&self.table_reads),
             lookups: get(&self.lookups),
             prefetched_regions: get(&self.prefetched_regions),
             read_bytes: get(&self.read_bytes),

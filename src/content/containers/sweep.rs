@@ -156,6 +156,7 @@ impl Shared {
         let toc = buffer.get(from..from.saturating_add(len)).unwrap_or_default();
         let cached = CachedTable::sound(Arc::new(decode_toc(&self.options.pool, record.id, toc)?));
         self.caches.tables.insert(record.id, cached.clone());
+        self.counters.table_reads.fetch_add(1, Ordering::Relaxed);
         Ok(cached)
     }
 

@@ -111,14 +111,14 @@ pub(super) struct OpenContainer {
 }
 
 impl OpenContainer {
-    /// Makes a new container; it keeps the bytes still to be written for it in `owed`.
+    /// Makes a new container; it keeps the bytes still to be written for it in `owed`, and its memory while it takes chunks in `opened`.
     pub(super) fn new(
         id: ContainerId,
         kind: ContainerKind,
         pool: PoolId,
         limits: Limits,
         now_ms: u64,
-        (row, owed): (Option<StreamId>, Hold),
+        (row, owed, opened): (Option<StreamId>, Hold, Hold),
     ) -> Arc<Self> {
         Arc::new(Self {
             id,
@@ -128,7 +128,7 @@ impl OpenContainer {
             last_used_ms: AtomicU64::new(now_ms),
             write_queued: AtomicBool::new(false),
             address: OnceLock::new(),
-            state: Mutex::new(ContainerState::new(id, kind, owed)),
+            state: Mutex::new(ContainerState::new(id, kind, owed, opened)),
             changed: Condvar::new(),
             writer: Mutex::new(()),
         })
@@ -166,12 +166,20 @@ impl OpenContainer {
     }
 
     /// Takes chunks from the front of `chunks` until the container is full. Does not copy a chunk again that it already
-    /// holds.
-    pub(super) fn append(&self, chunks: &[(Fingerprint, &[u8])], buffers: &Arc<RegionPool>) -> Result<Appended> {
+    /// holds. If memory `is_scarce`, a region gets no larger buffer than `chunks` need.
+    pub(super) fn append(
+        &self,
+        chunks: &[(Fingerprint, &[u8])],
+        buffers: &Arc<RegionPool>,
+        is_scarce: bool,
+    ) -> Result<Appended> {
         let mut appended = Appended::default();
+        let mut left_bytes: usize = chunks.iter().map(|(_, data)| data.len()).sum();
         let mut guard = self.state.lock();
         let state = &mut *guard;
         for (fingerprint, data) in chunks {
+            let before_bytes = left_bytes;
+            left_bytes -= data.len();
             if state.full {
                 appended.full = true;
                 break;
@@ -200,7 +208,8 @@ impl OpenContainer {
             if !joins {
                 appended.cuts.extend(state.cut(buffers));
             }
-            state.push(*fingerprint, data, buffers);
+            let region_bytes = before_bytes.min(self.limits.region_raw_bytes as usize).max(data.len());
+            state.push(*fingerprint, data, || buffers.take(region_bytes, is_scarce));
             appended.taken += 1;
             let is_full = |filling: &Filling| filling.raw.len() >= self.limits.region_raw_bytes as usize;
             if state.filling.as_ref().is_some_and(is_full) {
@@ -358,6 +367,11 @@ impl OpenContainer {
     /// The table of the placed regions.
     pub(super) fn table(&self) -> Arc<Table> {
         self.state.lock().snapshot()
+    }
+
+    /// Memory of the region being filled, and of the entries of chunks.
+    pub(super) fn memory_bytes(&self) -> (u64, u64) {
+        self.state.lock().memory_bytes()
     }
 
     /// Whether nothing was ever appended.

@@ -15,6 +15,9 @@ use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, Po
 
 use crate::containers::buffers::{RegionBytes, RegionPool};
 
+/// Memory of a chunk of an open container: in the map by fingerprint and twice in tables, with their spare capacity.
+const CHUNK_MEMORY_BYTES: u64 = 160;
+
 pub(super) const ALIGNMENT_BYTES: u32 = DIRECT_ALIGNMENT_BYTES as u32;
 
 /// The sizes at which regions are cut and containers are full.
@@ -160,6 +163,8 @@ pub(super) struct ContainerState {
     pub(super) acknowledged: Option<ContainerRecord>,
     /// Upper bound of the bytes that are not on the device yet.
     owed: Hold,
+    /// Memory of a container that takes chunks: the region being filled, and the entries of chunks.
+    opened: Hold,
 }
 
 impl Batch {
@@ -185,7 +190,7 @@ impl Batch {
 }
 
 impl ContainerState {
-    pub(super) fn new(id: ContainerId, kind: ContainerKind, owed: Hold) -> Self {
+    pub(super) fn new(id: ContainerId, kind: ContainerKind, owed: Hold, opened: Hold) -> Self {
         Self {
             index: HashMap::default(),
             filling: None,
@@ -205,6 +210,7 @@ impl ContainerState {
             toc: None,
             acknowledged: None,
             owed,
+            opened,
         }
     }
 
@@ -237,8 +243,16 @@ impl ContainerState {
         bytes + toc_bytes_bound(entries, regions) as u64
     }
 
-    /// Updates `owed`. Call it after every change of the bytes to be written.
+    /// Memory of the region being filled, and of the entries of chunks.
+    pub(super) fn memory_bytes(&self) -> (u64, u64) {
+        let filling_bytes = self.filling.as_ref().map_or(0, |filling| filling.raw.capacity() as u64);
+        (filling_bytes, self.entries as u64 * CHUNK_MEMORY_BYTES)
+    }
+
+    /// Updates `owed` and `opened`. Call it after every change of the bytes to be written.
     pub(super) fn note_owed(&self) {
+        let (filling_bytes, table_bytes) = self.memory_bytes();
+        self.opened.set(if self.full { 0 } else { filling_bytes + table_bytes });
         let all = if self.is_empty() { 0 } else { self.bytes_when_sealed(None) };
         self.owed.set(all.saturating_sub(u64::from(self.written)));
     }
@@ -247,11 +261,10 @@ impl ContainerState {
         self.bytes_when_sealed(Some((len, joins))) <= u64::from(limits.container_bytes)
     }
 
-    pub(super) fn push(&mut self, fingerprint: Fingerprint, data: &[u8], buffers: &RegionPool) {
+    /// Adds a chunk to the region being filled. A new region gets the buffer that `begin` makes.
+    pub(super) fn push(&mut self, fingerprint: Fingerprint, data: &[u8], begin: impl FnOnce() -> Vec<u8>) {
         let region = count(self.regions.len());
-        let filling = self
-            .filling
-            .get_or_insert_with(|| Filling { raw: buffers.take(data.len()), entries: Vec::with_capacity(64) });
+        let filling = self.filling.get_or_insert_with(|| Filling { raw: begin(), entries: Vec::with_capacity(64) });
         let (start, len_bytes) = (length(&filling.raw), length(data));
         filling.raw.extend_from_slice(data);
         filling.entries.push(TableEntry { fingerprint, len_bytes });

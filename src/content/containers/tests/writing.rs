@@ -92,6 +92,64 @@ fn more_streams_than_open_containers_share() {
 }
 
 #[test]
+fn streams_beyond_the_limit_of_open_containers_meet_few_others() {
+    let mut harness = harness(options());
+    let mut writers: HashMap<_, HashSet<u64>> = HashMap::new();
+    for number in 0..3000 {
+        let container = harness.append(stream(number % 12), number).expect("appends");
+        writers.entry(container).or_default().insert(number % 12);
+    }
+    assert!(writers.len() > 20);
+    assert!(writers.values().all(|writers| writers.len() <= 3), "twelve streams share four containers: {writers:?}");
+    harness.reopen(options());
+    harness.check_all();
+}
+
+#[test]
+fn open_containers_keep_their_memory_within_its_bound() {
+    let options = ContainerOptions { open_limit: 256, ..options() };
+    let mut harness = harness(options.clone());
+    let (most, bound) = (harness.store.shared.open_max(), harness.store.shared.open_bytes_max());
+    assert!((20..100).contains(&most), "{most} containers");
+    let mut writers: HashMap<_, HashSet<u64>> = HashMap::new();
+    for number in 0..4000 {
+        let writer = number % most as u64;
+        let container = harness.append(stream(writer), number).expect("appends");
+        writers.entry(container).or_default().insert(writer);
+        assert!(harness.store.shared.opened.bytes() <= bound);
+        harness.store.self_check();
+    }
+    assert!(writers.values().all(|writers| writers.len() == 1));
+    for number in 0..500 {
+        harness.append(stream(number % 200), 5000 + number).expect("appends");
+        assert!(harness.store.stats().filling <= most as u64);
+        assert!(harness.store.shared.opened.bytes() <= bound);
+    }
+    harness.reopen(options);
+    assert_eq!(harness.store.shared.opened.bytes(), 0);
+    harness.check_all();
+}
+
+#[test]
+fn long_tables_of_open_containers_are_sealed_early() {
+    let mut harness = harness(options());
+    let bound = harness.store.shared.open_bytes_max();
+    let print = |number: u64| Fingerprint(std::array::from_fn(|at| number.to_le_bytes()[at % 8] ^ at as u8));
+    let mut placed = Vec::new();
+    for number in 0..4000_u64 {
+        let container = harness.store.append(stream(number % 4), &[(print(number), &[number as u8])]).expect("appends");
+        placed.push(container[0]);
+        assert!(harness.store.shared.opened.bytes() <= bound);
+    }
+    harness.reopen(options());
+    assert!(harness.records().len() > 4, "sealed before they were full");
+    for (number, container) in placed.into_iter().enumerate() {
+        let read = harness.store.read_chunk(container, &print(number as u64), Some(1)).expect("reads");
+        assert_eq!(read.as_deref(), Some(&[number as u8][..]));
+    }
+}
+
+#[test]
 fn a_chunk_in_the_same_container_is_stored_once() {
     let mut harness = harness(options());
     let (print, data) = chunk(1);
