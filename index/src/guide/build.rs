@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dedupfs_store::Result;
+use dedupfs_store::profile::{self, Component};
 
 use super::file::Place;
 use super::plan::{GROUP, Plan, Size, plan};
@@ -116,6 +117,7 @@ impl Index {
     /// # Errors
     /// A tanker or guide cannot be read, or the guide cannot be written: nothing has changed.
     pub fn tend_guides(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
+        let _timed = profile::of(Component::Guides);
         self.load_guides(go_on);
         // Before the set: one that a checkpoint publishes meanwhile is in it.
         if self.guide_work.lock().built.is_some() {
@@ -170,6 +172,7 @@ impl Index {
     /// each part of a guide, and ends when it says no.
     pub fn load_guides(&self, go_on: &mut dyn FnMut() -> bool) {
         let _one = self.guides_loading.lock();
+        let _timed = profile::of(Component::Guides);
         let guides: Vec<Arc<Guide>> = self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();
         fit(&guides, self.options.filter_bytes.saturating_sub(self.filters.sizes().bytes), go_on);
         let bytes: u64 = guides.iter().map(|guide| guide.filter_bytes()).sum();
