@@ -23,7 +23,7 @@ pub struct Profile {
 pub struct ComponentTime {
     /// Its name.
     pub name: String,
-    /// How often it was at work, or a thread waited. What goes on is not counted yet.
+    /// How often it was at work, or a thread waited. Work that goes on is not counted yet.
     pub times: u64,
     /// Milliseconds.
     pub total_ms: f64,
@@ -34,7 +34,7 @@ pub struct ComponentTime {
 }
 
 impl Profile {
-    /// Returns what was counted since `mark`.
+    /// Returns the times since `mark`.
     pub(super) fn of(mark: &Mark) -> Self {
         let figures: Vec<_> = mark.figures().filter(|(_, figure)| figure.times > 0).collect();
         let (waits, components): (Vec<_>, Vec<_>) = figures.into_iter().partition(|(of, _)| of.is_wait());

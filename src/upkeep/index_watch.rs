@@ -51,7 +51,7 @@ fn tend(core: &Core, stopped: &Receiver<()>) -> Duration {
             pass = None;
             let rest = if core.activity.idle_for() < ACTIVE { since.elapsed().min(REST_MAX) } else { Duration::ZERO };
             // Guides take room, and are not needed.
-            let rests = profile::of(Component::Rest);
+            let rests = (!rest.is_zero()).then(|| profile::of(Component::Rest));
             let goes_on = goes_on_after(stopped, rest);
             drop(rests);
             let goes_on = goes_on && !core.space.is_tight();

@@ -117,7 +117,6 @@ impl Index {
     /// # Errors
     /// A tanker or guide cannot be read, or the guide cannot be written: nothing has changed.
     pub fn tend_guides(&self, go_on: &mut dyn FnMut() -> bool) -> Result<bool> {
-        let _timed = profile::of(Component::Guides);
         self.load_guides(go_on);
         // Before the set: one that a checkpoint publishes meanwhile is in it.
         if self.guide_work.lock().built.is_some() {
@@ -132,6 +131,7 @@ impl Index {
             |guided: &Guided| Size { cells: guided.guide.file.cells(), living: guided.living_cells(set.tankers()) };
         let sizes: Vec<Size> = set.guides().iter().map(size).collect();
         let Some(plan) = plan(&cells, &sizes, GROUP) else { return Ok(false) };
+        let _timed = profile::of(Component::Guides);
         let sources = Sources::new(&set, &unguided, &plan);
         if sources.ids.len() > TANKERS_MAX || !go_on() {
             return Ok(false);
@@ -172,8 +172,8 @@ impl Index {
     /// each part of a guide, and ends when it says no.
     pub fn load_guides(&self, go_on: &mut dyn FnMut() -> bool) {
         let _one = self.guides_loading.lock();
-        let _timed = profile::of(Component::Guides);
         let guides: Vec<Arc<Guide>> = self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();
+        let _timed = (!guides.is_empty()).then(|| profile::of(Component::Guides));
         fit(&guides, self.options.filter_bytes.saturating_sub(self.filters.sizes().bytes), go_on);
         let bytes: u64 = guides.iter().map(|guide| guide.filter_bytes()).sum();
         self.filters.set_limit_bytes(self.options.filter_bytes.saturating_sub(bytes));

@@ -2,7 +2,7 @@
 //!
 //! 1. [`of`] begins a scope. Its end adds one and its time to the counter of its component.
 //! 2. Scopes nest within a thread. Each counts only the time that no scope inside it counts, so that a sum counts nothing twice.
-//! 3. A [`Mark`] tells what was counted since it was made.
+//! 3. A [`Mark`] tells the figures since it was made.
 //!
 //! The counters belong to the process, as a mount has one of its own: a pool sees the work of others that are open in the same
 //! process. A scope that goes on is not counted yet.
@@ -54,7 +54,7 @@ dedupfs_sync::thread_local! {
     static INNER_NS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// What a component did.
+/// The work of a component.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Figure {
     /// Scopes that have ended.
@@ -119,7 +119,7 @@ impl Mark {
         self.begun.elapsed()
     }
 
-    /// What each component has done since then.
+    /// The work of each component since then.
     pub fn figures(&self) -> impl Iterator<Item = (Component, Figure)> {
         let since = |(counter, before): (&Counter, &Figure)| {
             let now = counter.read();
