@@ -8,7 +8,7 @@ use std::sync::Arc;
 use dedupfs_content::{Indexes, Stores};
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::PoolProperties;
-use dedupfs_store::{PoolId, StoreError};
+use dedupfs_store::{PoolId, StoreError, profile};
 
 pub(crate) use self::activity::Activity;
 use self::gate::{Gate, Pass};
@@ -59,6 +59,8 @@ pub struct Core {
     pub gate: Gate,
     /// The time of the last client request.
     pub activity: Activity,
+    /// The moment of opening, from which on times by component count.
+    pub opened: profile::Mark,
 }
 
 impl Core {

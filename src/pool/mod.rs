@@ -15,6 +15,7 @@ mod freezing;
 mod indexes;
 mod open;
 mod parts;
+mod profile;
 mod reclaiming;
 pub mod recover;
 pub mod repair;

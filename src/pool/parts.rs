@@ -13,7 +13,7 @@ use dedupfs_namespace::Namespace;
 use dedupfs_store::container::{Compression, SlotAddress, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::Superblock;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError, profile};
 
 use super::indexes::{IndexSources, index_advice};
 use crate::config::{
@@ -334,6 +334,7 @@ impl Parts {
             exporter,
             gate: Gate::default(),
             activity: Activity::default(),
+            opened: profile::Mark::now(),
         }
     }
 }

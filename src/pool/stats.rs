@@ -7,6 +7,7 @@ use dedupfs_namespace::is_frozen;
 use dedupfs_service::Ino;
 use serde::{Deserialize, Serialize};
 
+pub use super::profile::{ComponentTime, Profile};
 pub use crate::durability::space::{Level, RootSpace};
 use crate::engine::Core;
 pub use crate::versions::list::VersionTotals;
@@ -102,6 +103,9 @@ pub struct PoolStats {
     pub memory: MemoryStats,
     /// Counters since the mount.
     pub session: SessionStats,
+    /// Times by component since the mount.
+    #[serde(default)]
+    pub profile: Profile,
 }
 
 /// Containers of one kind.
@@ -293,6 +297,7 @@ pub(super) fn collect(core: &Core) -> Result<PoolStats> {
         roots: core.space.roots()?.into(),
         memory: memory(core),
         session: session(core),
+        profile: Profile::of(&core.opened),
         ..PoolStats::default()
     };
     let chunks = occupied(core, &core.indexes.chunks)?;

@@ -7,6 +7,7 @@ use dedupfs_base::{EngineError, Hold, Result};
 use dedupfs_content::{FILE_BYTES_MAX, FileBody, StreamId, Sweep, SweepTarget};
 use dedupfs_namespace::{Inode, is_frozen, version_of};
 use dedupfs_service::{Caller, FileKind, Handle, Ino, OpenOptions, Opened, SeekTarget, WriteFlags, without_privileges};
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::recipe::{Child, Root};
 use dedupfs_store::{StoreError, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
@@ -305,6 +306,8 @@ impl Service {
             // After a failure no commit will follow: close and sync must not report success (I-7).
             self.core.check_failure()?;
         }
+        // Of a small file each look at the clock counts.
+        let _timed = body.is_changed().then(|| profile::of(Component::Publishing));
         let stream = StreamId(file.last_writer.load(Ordering::Relaxed));
         body.publish(stream, &mut |published| {
             thread::linger(Step::Publish);

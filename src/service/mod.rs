@@ -46,6 +46,7 @@ use dedupfs_service::{
 pub use access_times::AccessTimes;
 use attributes::attributes_of;
 pub(crate) use content::CAPABILITY_XATTR;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_sync::Mutex;
 pub(crate) use errno::errno;
 pub(crate) use frozen::HeldVersion;
@@ -166,9 +167,10 @@ impl Service {
     }
 }
 
-/// Converts errors to the error numbers of the trait.
-fn answer<T>(result: Result<T>) -> std::result::Result<T, Errno> {
-    result.map_err(|error| errno(&error))
+/// Does the work of a request. Converts errors to the error numbers of the trait.
+fn answer<T>(work: impl FnOnce() -> Result<T>) -> std::result::Result<T, Errno> {
+    let _timed = profile::of(Component::Requests);
+    work().map_err(|error| errno(&error))
 }
 
 impl FileService for Service {
@@ -182,14 +184,16 @@ impl FileService for Service {
 
     fn lookup(&self, parent: Ino, name: &[u8]) -> std::result::Result<Attributes, Errno> {
         self.hidden.check(parent)?;
-        answer(self.find(parent, name))
+        answer(|| self.find(parent, name))
     }
 
     fn lookup_inode(&self, ino: Ino) -> std::result::Result<Attributes, Errno> {
-        answer(self.inode(ino).and_then(|inode| match inode {
-            Some(inode) if inode.nlink > 0 => self.known_attributes(ino),
-            _ => Err(EngineError::NotFound),
-        }))
+        answer(|| {
+            self.inode(ino).and_then(|inode| match inode {
+                Some(inode) if inode.nlink > 0 => self.known_attributes(ino),
+                _ => Err(EngineError::NotFound),
+            })
+        })
         .map_err(|error| if error == Errno::ENOENT { Errno::ESTALE } else { error })
     }
 
@@ -200,7 +204,7 @@ impl FileService for Service {
     }
 
     fn attributes(&self, ino: Ino) -> std::result::Result<Attributes, Errno> {
-        answer(self.current(ino).map(|inode| attributes_of(&inode)))
+        answer(|| self.current(ino).map(|inode| attributes_of(&inode)))
     }
 
     fn set_attributes(
@@ -209,19 +213,19 @@ impl FileService for Service {
         ino: Ino,
         changes: AttributeChanges,
     ) -> std::result::Result<Attributes, Errno> {
-        answer(self.check_live(ino).and_then(|()| self.change_attributes(caller, ino, &changes)))
+        answer(|| self.check_live(ino).and_then(|()| self.change_attributes(caller, ino, &changes)))
     }
 
     fn flags(&self, ino: Ino) -> std::result::Result<InodeFlags, Errno> {
-        answer(self.inode_flags(ino))
+        answer(|| self.inode_flags(ino))
     }
 
     fn set_flags(&self, caller: Caller, ino: Ino, flags: InodeFlags) -> std::result::Result<(), Errno> {
-        answer(self.check_live(ino).and_then(|()| self.change_flags(caller, ino, flags)))
+        answer(|| self.check_live(ino).and_then(|()| self.change_flags(caller, ino, flags)))
     }
 
     fn read_link(&self, ino: Ino) -> std::result::Result<Vec<u8>, Errno> {
-        answer(self.link_target(ino))
+        answer(|| self.link_target(ino))
     }
 
     fn make(
@@ -230,8 +234,10 @@ impl FileService for Service {
         node: NewNode<'_>,
         content: NodeContent<'_>,
     ) -> std::result::Result<Attributes, Errno> {
-        let made = self.check_live(node.parent).and_then(|()| self.make_node(caller, node, content));
-        answer(made.and_then(|inode| self.known_attributes(inode.ino)))
+        answer(|| {
+            let made = self.check_live(node.parent).and_then(|()| self.make_node(caller, node, content))?;
+            self.known_attributes(made.ino)
+        })
     }
 
     fn create(
@@ -240,19 +246,20 @@ impl FileService for Service {
         node: NewNode<'_>,
         how: OpenOptions,
     ) -> std::result::Result<(Attributes, Opened), Errno> {
-        let made = self.check_live(node.parent).and_then(|()| self.make_node(caller, node, NodeContent::Regular));
-        answer(made.and_then(|inode| {
-            let opened = self.open_handle(caller, inode.ino, how, None)?;
-            Ok((self.known_attributes(inode.ino)?, opened))
-        }))
+        answer(|| {
+            self.check_live(node.parent)?;
+            let made = self.make_node(caller, node, NodeContent::Regular)?;
+            let opened = self.open_handle(caller, made.ino, how, None)?;
+            Ok((self.known_attributes(made.ino)?, opened))
+        })
     }
 
     fn unlink(&self, parent: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.check_live(parent).and_then(|()| self.remove_name(parent, name)))
+        answer(|| self.check_live(parent).and_then(|()| self.remove_name(parent, name)))
     }
 
     fn remove_directory(&self, parent: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.check_live(parent).and_then(|()| self.remove_empty_directory(parent, name)))
+        answer(|| self.check_live(parent).and_then(|()| self.remove_empty_directory(parent, name)))
     }
 
     fn rename(
@@ -263,18 +270,20 @@ impl FileService for Service {
         to_name: &[u8],
         flags: RenameFlags,
     ) -> std::result::Result<(), Errno> {
-        answer(
-            check_names(parent, to_parent).and_then(|()| self.rename_name((parent, name), (to_parent, to_name), flags)),
-        )
+        answer(|| {
+            check_names(parent, to_parent).and_then(|()| self.rename_name((parent, name), (to_parent, to_name), flags))
+        })
     }
 
     fn link(&self, ino: Ino, to_parent: Ino, to_name: &[u8]) -> std::result::Result<Attributes, Errno> {
-        let linked = check_names(ino, to_parent).and_then(|()| self.link_name(ino, to_parent, to_name));
-        answer(linked.and_then(|()| self.known_attributes(ino)))
+        answer(|| {
+            check_names(ino, to_parent).and_then(|()| self.link_name(ino, to_parent, to_name))?;
+            self.known_attributes(ino)
+        })
     }
 
     fn open(&self, caller: Caller, ino: Ino, how: OpenOptions) -> std::result::Result<Opened, Errno> {
-        answer(self.open_existing(caller, ino, how))
+        answer(|| self.open_existing(caller, ino, how))
     }
 
     fn read(
@@ -285,7 +294,7 @@ impl FileService for Service {
         len_bytes: u32,
         into: &mut Vec<u8>,
     ) -> std::result::Result<(), Errno> {
-        answer(self.read_content(handle, offset, len_bytes, into))
+        answer(|| self.read_content(handle, offset, len_bytes, into))
     }
 
     fn read_is_quick(&self, _ino: Ino, handle: Handle, offset: u64, len_bytes: u32) -> bool {
@@ -311,11 +320,11 @@ impl FileService for Service {
         data: &[u8],
         flags: WriteFlags,
     ) -> std::result::Result<u32, Errno> {
-        answer(self.write_content(caller, handle, offset, data, flags))
+        answer(|| self.write_content(caller, handle, offset, data, flags))
     }
 
     fn flush(&self, _ino: Ino, handle: Handle) -> std::result::Result<(), Errno> {
-        answer(self.flush_content(handle))
+        answer(|| self.flush_content(handle))
     }
 
     fn flush_is_quick(&self, _ino: Ino, handle: Handle) -> bool {
@@ -323,7 +332,7 @@ impl FileService for Service {
     }
 
     fn fsync(&self, _ino: Ino, handle: Handle) -> std::result::Result<(), Errno> {
-        answer(self.flush_content(handle).and_then(|()| self.core.committer.commit()))
+        answer(|| self.flush_content(handle).and_then(|()| self.core.committer.commit()))
     }
 
     fn is_synchronous(&self, _ino: Ino, handle: Handle) -> bool {
@@ -335,6 +344,7 @@ impl FileService for Service {
     }
 
     fn release(&self, ino: Ino, handle: Handle) {
+        let _timed = profile::of(Component::Requests);
         self.close_handle(ino, handle);
     }
 
@@ -346,7 +356,7 @@ impl FileService for Service {
         len_bytes: u64,
         mode: i32,
     ) -> std::result::Result<(), Errno> {
-        answer(self.allocate_range(handle, offset, len_bytes, mode))
+        answer(|| self.allocate_range(handle, offset, len_bytes, mode))
     }
 
     fn copy_range(
@@ -356,11 +366,11 @@ impl FileService for Service {
         to: FilePlace,
         len_bytes: u64,
     ) -> std::result::Result<u32, Errno> {
-        answer(self.copy_content(caller, from, to, len_bytes))
+        answer(|| self.copy_content(caller, from, to, len_bytes))
     }
 
     fn seek(&self, _ino: Ino, handle: Handle, offset: u64, target: SeekTarget) -> std::result::Result<u64, Errno> {
-        answer(self.seek_content(handle, offset, target))
+        answer(|| self.seek_content(handle, offset, target))
     }
 
     fn read_directory(
@@ -371,7 +381,7 @@ impl FileService for Service {
         listing: Listing,
     ) -> std::result::Result<Vec<DirectoryEntry>, Errno> {
         self.hidden.check(ino)?;
-        answer(self.list(ino, after, limit, listing))
+        answer(|| self.list(ino, after, limit, listing))
     }
 
     fn directory_end(&self, ino: Ino) -> u64 {
@@ -379,27 +389,29 @@ impl FileService for Service {
     }
 
     fn parent(&self, ino: Ino) -> std::result::Result<Ino, Errno> {
-        answer(self.inode(ino).and_then(|inode| match inode {
-            Some(inode) if inode.is_directory() => Ok(inode.parent),
-            Some(_) => Err(EngineError::NotDirectory),
-            None => Err(EngineError::NotFound),
-        }))
+        answer(|| {
+            self.inode(ino).and_then(|inode| match inode {
+                Some(inode) if inode.is_directory() => Ok(inode.parent),
+                Some(_) => Err(EngineError::NotDirectory),
+                None => Err(EngineError::NotFound),
+            })
+        })
     }
 
     fn fsync_directory(&self, _ino: Ino) -> std::result::Result<(), Errno> {
-        answer(self.core.committer.commit())
+        answer(|| self.core.committer.commit())
     }
 
     fn statistics(&self) -> std::result::Result<Statistics, Errno> {
-        answer(self.space())
+        answer(|| self.space())
     }
 
     fn xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<Vec<u8>, Errno> {
-        answer(self.read_xattr(ino, name))
+        answer(|| self.read_xattr(ino, name))
     }
 
     fn xattr_names(&self, ino: Ino) -> std::result::Result<Vec<Vec<u8>>, Errno> {
-        answer(self.read_xattr_names(ino))
+        answer(|| self.read_xattr_names(ino))
     }
 
     fn set_xattr(
@@ -411,11 +423,11 @@ impl FileService for Service {
         mode: XattrMode,
     ) -> std::result::Result<(), Errno> {
         check_xattr_name(name)?;
-        answer(self.check_live(ino).and_then(|()| self.change_xattr(caller, ino, name, value, mode)))
+        answer(|| self.check_live(ino).and_then(|()| self.change_xattr(caller, ino, name, value, mode)))
     }
 
     fn remove_xattr(&self, ino: Ino, name: &[u8]) -> std::result::Result<(), Errno> {
-        answer(self.check_live(ino).and_then(|()| self.drop_xattr(ino, name)))
+        answer(|| self.check_live(ino).and_then(|()| self.drop_xattr(ino, name)))
     }
 
     fn shutdown(&self) {

@@ -2,6 +2,8 @@
 
 use std::num::NonZero;
 
+use dedupfs_store::profile::{self, Component};
+
 use super::TransferError;
 use super::disk::XattrSpace;
 use super::tally::{Tally, Trouble};
@@ -43,7 +45,10 @@ pub(super) fn run<B: Send>(tally: &Tally<'_>, walk: impl FnOnce(Hand<'_, B>), wo
             let (receiver, work) = (receiver.clone(), &work);
             let run = move || {
                 let mut space = Space::default();
-                receiver.iter().for_each(|batch| work(batch, &mut space));
+                receiver.iter().for_each(|batch| {
+                    let _timed = profile::of(Component::Transfers);
+                    work(batch, &mut space);
+                });
             };
             if let Err(error) =
                 dedupfs_sync::thread::Builder::new().name(format!("copy-{number}")).spawn_scoped(scope, run)

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use dedupfs_base::Result;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_sync::channel::Receiver;
 use dedupfs_sync::clock::Instant;
 
@@ -50,7 +51,10 @@ fn tend(core: &Core, stopped: &Receiver<()>) -> Duration {
             pass = None;
             let rest = if core.activity.idle_for() < ACTIVE { since.elapsed().min(REST_MAX) } else { Duration::ZERO };
             // Guides take room, and are not needed.
-            let goes_on = goes_on_after(stopped, rest) && !core.space.is_tight();
+            let rests = (!rest.is_zero()).then(|| profile::of(Component::Rest));
+            let goes_on = goes_on_after(stopped, rest);
+            drop(rests);
+            let goes_on = goes_on && !core.space.is_tight();
             let is_sound = goes_on && !core.opened_read_only && core.check_failure().is_ok();
             pass = if is_sound { core.gate.enter().ok() } else { None };
             since = Instant::now();

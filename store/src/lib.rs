@@ -14,6 +14,7 @@ pub mod frame;
 mod id;
 pub mod node;
 mod operations;
+pub mod profile;
 pub mod recipe;
 pub mod superblock;
 pub mod tree;

@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 
 use dedupfs_sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::profile::{self, Component};
+
 /// The receiver of announcements. Both functions must be quick and must not wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Listener {
@@ -42,8 +44,14 @@ pub fn announce() {
 
 /// Locks a mutex that may be held across I/O.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock_as(Component::Locks, mutex)
+}
+
+/// As [`lock`]; a wait counts for `component`.
+pub fn lock_as<T: ?Sized>(component: Component, mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.try_lock().unwrap_or_else(|| {
         announce();
+        let _waits = profile::of(component);
         mutex.lock()
     })
 }
@@ -52,6 +60,7 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.try_read().unwrap_or_else(|| {
         announce();
+        let _waits = profile::of(Component::Locks);
         lock.read()
     })
 }
@@ -60,6 +69,7 @@ pub fn read<T: ?Sized>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 pub fn write<T: ?Sized>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.try_write().unwrap_or_else(|| {
         announce();
+        let _waits = profile::of(Component::Locks);
         lock.write()
     })
 }

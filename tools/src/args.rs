@@ -528,6 +528,9 @@ pub(crate) struct Stats {
     /// fingerprint, which proves a version. Reads no content
     #[arg(long, value_name = "MNT/DIR", conflicts_with_all = ["target", "would_free"])]
     pub(crate) tree: Option<PathBuf>,
+    /// Show where the time of a mounted pool has gone since its mount: the work of each component, and the waits of its threads
+    #[arg(long, requires = "target")]
+    pub(crate) profile: bool,
     /// Print all figures as JSON, sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,6 +2,7 @@
 
 mod damage;
 pub(crate) mod differences;
+mod profile;
 mod reclaim;
 pub(crate) mod table;
 mod transfer;
@@ -21,6 +22,7 @@ use serde_json::json;
 
 use self::damage::{affected, could_repair};
 pub(crate) use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_json, scrub_status, trial};
+pub(crate) use self::profile::profile;
 pub(crate) use self::reclaim::{log_reclaimed, reclaim, reclaim_status};
 pub(crate) use self::transfer::{transfer, transfer_problems};
 use crate::control::Failure;

@@ -30,6 +30,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{Fingerprint, Result, StoreError};
 use dedupfs_sync::canary::{Canary, is_planted};
 
@@ -290,6 +291,7 @@ impl Index {
         groups.extend((!entries.is_empty()).then_some(entries));
         let mut sealed = Vec::new();
         for mut entries in groups.into_iter().rev() {
+            let _timed = profile::of(Component::Sealing);
             entries.sort_unstable_by_key(|entry| entry.fingerprint);
             let ids = (next_tanker, generation);
             let tanker =

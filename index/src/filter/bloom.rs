@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dedupfs_store::profile::Component;
 use dedupfs_store::{Fingerprint, Result};
 
 use super::{Filter, Query, Verdict};
@@ -14,6 +15,10 @@ pub(crate) struct BloomFilter(pub(crate) Arc<Index>);
 impl Filter for BloomFilter {
     fn name(&self) -> &'static str {
         "bloom"
+    }
+
+    fn component(&self) -> Component {
+        Component::BloomFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> Result<()> {

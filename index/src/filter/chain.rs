@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dedupfs_store::{Fingerprint, Result, StoreError};
+use dedupfs_store::{Fingerprint, Result, StoreError, profile};
 use dedupfs_sync::Mutex;
-use dedupfs_sync::clock::Instant;
 
 use super::{CompareFilter, Filter, Query, Verdict};
 
@@ -154,9 +153,10 @@ fn ask(
 ) -> Result<usize> {
     let absent_before = absent(query);
     let reads_before = filter.reads_of_this_thread();
-    let started = Instant::now();
+    let timed = profile::of(filter.component());
     let outcome = filter.check(query);
-    let elapsed = started.elapsed();
+    let time_ns = timed.elapsed_ns();
+    drop(timed);
     let reads = filter.reads_of_this_thread().since(reads_before);
     let non_existing = absent(query).saturating_sub(absent_before);
     let left_open = left(query);
@@ -164,7 +164,7 @@ fn ask(
     counters.asked.fetch_add(asked as u64, Ordering::Relaxed);
     counters.existing.fetch_add(existing as u64, Ordering::Relaxed);
     counters.non_existing.fetch_add(non_existing as u64, Ordering::Relaxed);
-    counters.time_ns.fetch_add(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    counters.time_ns.fetch_add(time_ns, Ordering::Relaxed);
     counters.reads.fetch_add(reads.reads, Ordering::Relaxed);
     counters.read_bytes.fetch_add(reads.bytes, Ordering::Relaxed);
     outcome.map(|()| left_open)

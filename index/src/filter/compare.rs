@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 
+use dedupfs_store::profile::Component;
 use dedupfs_store::{ContainerId, Fingerprint, Result, StoreError};
 
 use super::{Filter, Query, Reads, Verdict};
@@ -132,6 +133,10 @@ impl CompareFilter {
 impl Filter for CompareFilter {
     fn name(&self) -> &'static str {
         "compare"
+    }
+
+    fn component(&self) -> Component {
+        Component::CompareFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs_store::Result;
+use dedupfs_store::profile::Component;
 
 use super::{Filter, Query};
 use crate::index::Index;
@@ -14,6 +15,10 @@ pub(crate) struct LocalityFilter(pub(crate) Arc<Index>);
 impl Filter for LocalityFilter {
     fn name(&self) -> &'static str {
         "locality"
+    }
+
+    fn component(&self) -> Component {
+        Component::LocalityFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> Result<()> {

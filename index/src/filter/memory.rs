@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs_store::Result;
+use dedupfs_store::profile::Component;
 
 use super::{Filter, Query};
 use crate::index::Index;
@@ -13,6 +14,10 @@ pub(crate) struct OpenFilter(pub(crate) Arc<Index>);
 impl Filter for OpenFilter {
     fn name(&self) -> &'static str {
         "open"
+    }
+
+    fn component(&self) -> Component {
+        Component::OpenFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> Result<()> {

@@ -15,6 +15,7 @@ mod memory;
 mod plan;
 mod sealed;
 
+use dedupfs_store::profile::Component;
 use dedupfs_store::{Fingerprint, Result};
 
 use bloom::BloomFilter;
@@ -169,6 +170,8 @@ impl<'a> Query<'a> {
 pub trait Filter: Send + Sync {
     /// Its name in the statistics.
     fn name(&self) -> &'static str;
+    /// The component that its time counts for.
+    fn component(&self) -> Component;
     /// Decides as many entries as it can. Final verdicts must stay.
     fn check(&self, query: &mut Query<'_>) -> Result<()>;
     /// The disk reads of this thread so far that may be this filter's.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dedupfs_store::profile::Component;
 use dedupfs_store::{Fingerprint, Result};
 
 use super::{Filter, Query, Verdict};
@@ -15,6 +16,10 @@ pub(crate) struct SealedFilter(pub(crate) Arc<Index>, pub(crate) Means);
 impl Filter for SealedFilter {
     fn name(&self) -> &'static str {
         "sealed"
+    }
+
+    fn component(&self) -> Component {
+        Component::SealedFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> Result<()> {

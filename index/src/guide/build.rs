@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use dedupfs_store::Result;
+use dedupfs_store::profile::{self, Component};
 
 use super::file::Place;
 use super::plan::{GROUP, Plan, Size, plan};
@@ -130,6 +131,7 @@ impl Index {
             |guided: &Guided| Size { cells: guided.guide.file.cells(), living: guided.living_cells(set.tankers()) };
         let sizes: Vec<Size> = set.guides().iter().map(size).collect();
         let Some(plan) = plan(&cells, &sizes, GROUP) else { return Ok(false) };
+        let _timed = profile::of(Component::Guides);
         let sources = Sources::new(&set, &unguided, &plan);
         if sources.ids.len() > TANKERS_MAX || !go_on() {
             return Ok(false);
@@ -171,6 +173,7 @@ impl Index {
     pub fn load_guides(&self, go_on: &mut dyn FnMut() -> bool) {
         let _one = self.guides_loading.lock();
         let guides: Vec<Arc<Guide>> = self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();
+        let _timed = (!guides.is_empty()).then(|| profile::of(Component::Guides));
         fit(&guides, self.options.filter_bytes.saturating_sub(self.filters.sizes().bytes), go_on);
         let bytes: u64 = guides.iter().map(|guide| guide.filter_bytes()).sum();
         self.filters.set_limit_bytes(self.options.filter_bytes.saturating_sub(bytes));

@@ -1,5 +1,7 @@
 //! The filter chain.
 
+use dedupfs_store::profile::Component;
+
 use super::*;
 use crate::filter::{Filter, FilterChain, FilterKind, FilterPlan, OpenFilter, Query, SealedFilter, Verdict};
 use crate::lookup::Means;
@@ -10,6 +12,10 @@ struct Says(&'static str, Verdict);
 impl Filter for Says {
     fn name(&self) -> &'static str {
         self.0
+    }
+
+    fn component(&self) -> Component {
+        Component::CompareFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> dedupfs_store::Result<()> {

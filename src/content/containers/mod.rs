@@ -34,6 +34,7 @@ use dedupfs_base::EngineError;
 use dedupfs_base::Result;
 use dedupfs_store::container::{Compression, REGION_RAW_BYTES_MAX, SlotAddress, SlotFiles, Table, toc_bytes_bound};
 use dedupfs_store::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError};
 use dedupfs_sync::Mutex;
 
@@ -215,6 +216,7 @@ impl ContainerStore {
     /// durable after the next [`write_out`](Self::write_out()). Never waits for the disk. Compresses in this thread when all
     /// workers are busy.
     pub fn append(&self, stream: StreamId, chunks: &[(Fingerprint, &[u8])]) -> Result<Vec<ContainerId>> {
+        let _timed = profile::of(Component::Appending);
         let shared = &self.shared;
         shared.check_poison()?;
         if let Some(failure) = shared.write_failure()

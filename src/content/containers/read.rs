@@ -24,6 +24,7 @@ use dedupfs_base::Result;
 use dedupfs_index::filter::Reads;
 use dedupfs_store::container::{SlotAddress, Table, TableEntry, decode_region, decode_toc, scan_table};
 use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES};
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint, StoreError, waiting};
 use dedupfs_sync::cache::{Cache, CacheHasher, get_or_load, weighing};
 use quick_cache::sync::{DefaultLifecycle, GuardResult};
@@ -278,6 +279,7 @@ impl Shared {
         frame: &[u8],
         entries: Option<&[TableEntry]>,
     ) -> Result<Arc<RegionBytes>> {
+        let _timed = profile::of(Component::Decompression);
         let region = decode_region(&self.options.pool, key.container, frame)?;
         if entries.is_some_and(|entries| entries != region.entries) {
             let what = format!("region at {} of container {}", key.offset_bytes, key.container);
@@ -300,7 +302,9 @@ impl Shared {
                 scratch.resize(len, 0);
             }
             let bytes = scratch.get_mut(..len).unwrap_or_default();
+            let timed = profile::of(Component::ContainerReads);
             self.slots.read_into(address, offset_bytes, bytes)?;
+            drop(timed);
             self.count_read(len as u64);
             use_bytes(bytes)
         })
@@ -329,7 +333,9 @@ impl Shared {
                 scratch.resize_zeroed(whole);
             }
             let bytes = scratch.get_mut(..whole).unwrap_or_default();
+            let timed = profile::of(Component::ContainerReads);
             self.slots.read_along(address, offset_bytes - lead as u32, bytes, along_bytes)?;
+            drop(timed);
             self.count_read(whole as u64);
             use_bytes(bytes.get(lead..lead + len).unwrap_or_default())
         })
@@ -386,6 +392,7 @@ impl Shared {
     }
 
     fn load_whole(&self, record: &ContainerRecord, (toc, toc_bytes): (u32, u32)) -> Result<CachedTable> {
+        let _timed = profile::of(Component::Tables);
         self.with_blocks(record.address, 0, record.used_bytes, None, |bytes| {
             let table = decode_toc(&self.options.pool, record.id, part(bytes, toc, toc_bytes))?;
             self.counters.table_reads.fetch_add(1, Ordering::Relaxed);
@@ -407,6 +414,7 @@ impl Shared {
 
     fn load_table(&self, record: &ContainerRecord) -> Result<CachedTable> {
         self.counters.table_reads.fetch_add(1, Ordering::Relaxed);
+        let _timed = profile::of(Component::Tables);
         if let Some((offset_bytes, len_bytes)) = record.toc {
             let decode = |frame: &[u8]| Ok(decode_toc(&self.options.pool, record.id, frame)?);
             match self.with_bytes(record.address, offset_bytes, len_bytes, decode) {

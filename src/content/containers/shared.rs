@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use dedupfs_base::{EngineError, Gauge, ReadOnly, Result};
 use dedupfs_store::container::{SlotAddress, SlotFiles, encode_region};
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerRecord, waiting};
 use dedupfs_sync::channel::Sender;
 use dedupfs_sync::clock::Instant;
@@ -229,7 +230,9 @@ impl Shared {
         let Cut { number, entries, raw } = cut;
         let raw_bytes = raw.len() as u64;
         let options = &self.options;
+        let timed = profile::of(Component::Compression);
         let encoded = encode_region(&options.pool, container.id, options.kind, entries, &raw, options.compression)?;
+        drop(timed);
         let grown = container.place(number, encoded)?;
         self.add_pending(grown);
         self.compressing_bytes.fetch_sub(raw_bytes, Ordering::Relaxed);
@@ -312,6 +315,7 @@ impl Shared {
     }
 
     fn write_batch(&self, address: SlotAddress, batch: &Batch) -> Result<()> {
+        let _timed = profile::of(Component::ContainerWrites);
         let mut buffer = self.write_buffers.take(self.options.container_bytes as usize);
         batch.gather(&mut |bytes| buffer.extend_from_slice(bytes));
         let result = self.slots.write(address, batch.range.start, &buffer);
@@ -344,6 +348,7 @@ impl Shared {
             waiting::announce();
             let mut room = self.room.lock();
             if self.in_flight_bytes() > limit && !self.is_poisoned() {
+                let _waits = profile::of(Component::Room);
                 self.room_changed.wait_for(&mut room, ROOM_RECHECK);
             }
         }

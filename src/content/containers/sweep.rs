@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use dedupfs_base::Result;
 use dedupfs_store::container::{SlotAddress, Table, decode_toc};
 use dedupfs_store::device::{AlignedBuffer, DIRECT_ALIGNMENT_BYTES};
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 
 use super::ContainerStore;
@@ -200,7 +201,9 @@ impl Shared {
             buffer.resize_zeroed(at + whole);
         }
         let into = buffer.get_mut(at..at + whole).unwrap_or_default();
+        let timed = profile::of(Component::ContainerReads);
         self.slots.read_into(address, span.start - lead as u32, into)?;
+        drop(timed);
         self.count_read(whole as u64);
         Ok(lead)
     }

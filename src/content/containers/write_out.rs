@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_store::container::TableEntry;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
 use dedupfs_sync::canary::{Canary, is_planted};
 
@@ -134,7 +135,9 @@ fn sync(shared: &Shared, marked: &[(Arc<OpenContainer>, Mark)]) -> Result<()> {
         return Ok(());
     }
     shared.counters.syncs.fetch_add(1, Ordering::Relaxed);
+    let timed = profile::of(Component::ContainerSyncs);
     let synced = shared.slots.sync(&addresses);
+    drop(timed);
     let synced = if is_planted(Canary::SyncErrorSwallowed) { Ok(()) } else { synced };
     synced.inspect_err(|error| {
         // The kernel may have dropped pages it could not write: a second sync would succeed without them (I-7).

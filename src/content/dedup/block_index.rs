@@ -11,6 +11,7 @@ use std::collections::HashMap;
 
 use dedupfs_index::Location;
 use dedupfs_index::filter::{Filter, Query};
+use dedupfs_store::profile::Component;
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint};
 use dedupfs_sync::RwLock;
@@ -51,6 +52,10 @@ impl BlockIndex {
 impl Filter for BlockIndex {
     fn name(&self) -> &'static str {
         "block"
+    }
+
+    fn component(&self) -> Component {
+        Component::BlockFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> dedupfs_store::Result<()> {

@@ -20,7 +20,7 @@ use dedupfs_index::Location;
 use dedupfs_index::filter::{CompareFilter, Verdict};
 use dedupfs_store::node::Node as AnyNode;
 use dedupfs_store::recipe::{Child, Node};
-use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError, tree, waiting};
+use dedupfs_store::{ContainerId, Fingerprint, LogOp, StoreError, tree};
 
 use super::finds::Finds;
 use super::{Deduplicator, Own, Pin, Section, SegmentEntry};
@@ -169,7 +169,7 @@ impl Deduplicator {
     ) -> Result<(Child, Pin)> {
         let fingerprint = child.fingerprint;
         let bytes = node.encode();
-        let _exclusive = waiting::lock(&self.store_lock);
+        let _exclusive = self.lock_store();
         let containers = self.stores.recipes.append(stream, &[(fingerprint, &bytes)])?;
         let container = containers.first().copied().unwrap_or(ContainerId::NONE);
         let location = Location::new(container, bytes.len() as u32);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_base::Result;
 use dedupfs_index::{Location, SealedCells};
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp, waiting};
+use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 
 use super::Deduplicator;
 use crate::containers::StreamId;
@@ -53,7 +53,7 @@ impl Deduplicator {
         let (index, store) = (self.indexes.of(kind), self.stores.of(kind));
         let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let _section = self.enter();
-        let _exclusive = waiting::lock(&self.store_lock);
+        let _exclusive = self.lock_store();
         let cells = index.cells_of(&fingerprints, sealed)?;
         let mut seen = HashSet::with_capacity(chunks.len());
         let mut copied: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(chunks.len());

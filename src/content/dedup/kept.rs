@@ -12,6 +12,7 @@ use std::sync::Arc;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_index::filter::{Filter, Query, Verdict};
 use dedupfs_index::{Index, Location, Since};
+use dedupfs_store::profile::Component;
 use dedupfs_store::{ContainerId, Fingerprint};
 use dedupfs_sync::{RwLock, entropy};
 
@@ -140,6 +141,10 @@ fn split(sealed: &[u8; SEALED_BYTES]) -> (u32, ContainerId) {
 impl Filter for KeptAnswers {
     fn name(&self) -> &'static str {
         "ahead"
+    }
+
+    fn component(&self) -> Component {
+        Component::AheadFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> dedupfs_store::Result<()> {

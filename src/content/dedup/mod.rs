@@ -43,11 +43,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dedupfs_index::Location;
 use dedupfs_index::filter::{FilterChain, FilterStats};
 use dedupfs_store::node::Node as AnyNode;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::recipe::{Child, Node, Root};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError, tree, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
-use dedupfs_sync::{Mutex, OnceLock, RwLock, thread};
+use dedupfs_sync::{Mutex, MutexGuard, OnceLock, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
 pub use forward::{CopiedForward, Forwarded};
@@ -200,6 +201,10 @@ impl Deduplicator {
         self.stores.recipes.wait_for_room()
     }
 
+    fn lock_store(&self) -> MutexGuard<'_, ()> {
+        waiting::lock_as(Component::StoreLock, &self.store_lock)
+    }
+
     /// Waits until every section entered before this call has ended. New sections can be entered at the same time.
     pub fn barrier(&self) {
         if !is_planted(Canary::SectionsNotAwaited) {
@@ -226,6 +231,7 @@ impl Deduplicator {
         entries: &[SegmentEntry<'_>],
         own: &Own,
     ) -> Result<(Child, Pin)> {
+        let _timed = profile::of(Component::Segments);
         let mut node = Node { level: 0, children: entries.iter().map(|entry| entry.child).collect() };
         let fingerprint = self.fingerprinter.of(&node.identity_bytes());
         let len_bytes = node.len_bytes()?;
@@ -299,6 +305,7 @@ impl Deduplicator {
     }
 
     fn known_node(&self, fingerprint: Fingerprint, len_bytes: u64) -> Result<Option<(Child, Pin)>> {
+        let _timed = profile::of(Component::SegmentLookup);
         // A node in a claimed container counts as known: emptying the container moves every node that the index places
         // there, also without references.
         let Some(cell) = self.indexes.nodes.get(&fingerprint)? else { return Ok(None) };
@@ -322,7 +329,7 @@ impl Deduplicator {
         let (level, references) = (node.level(), node.references().len());
         let bytes = node.encode();
         thread::linger(Step::Section);
-        let _exclusive = (!is_planted(Canary::NodesUnlocked)).then(|| waiting::lock(&self.store_lock));
+        let _exclusive = (!is_planted(Canary::NodesUnlocked)).then(|| self.lock_store());
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             return Ok(Stored::Meanwhile(found, node));
         }
@@ -390,7 +397,7 @@ impl Deduplicator {
             ContainerKind::Recipe => (&self.indexes.nodes, LogOp::NodeLost { fingerprint, container }),
         };
         let _section = self.enter();
-        let _exclusive = waiting::lock(&self.store_lock);
+        let _exclusive = self.lock_store();
         let Some(cell) = index.get(&fingerprint)?.filter(|cell| cell.location.container() == container) else {
             return Ok(false);
         };
@@ -423,7 +430,7 @@ impl Deduplicator {
             return Err(StoreError::corrupt("recipe node", fingerprint, found).into());
         }
         let _section = self.enter();
-        let _exclusive = waiting::lock(&self.store_lock);
+        let _exclusive = self.lock_store();
         let is_bad = self.indexes.nodes.get(&fingerprint)?.is_some_and(|cell| {
             cell.location.container() == container && !cell.location.is_lost() || cell.location.is_quarantined()
         });
@@ -445,7 +452,7 @@ impl Deduplicator {
     /// # Errors
     /// The index cannot be read.
     pub fn claim_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
-        let _exclusive = waiting::lock(&self.store_lock);
+        let _exclusive = self.lock_store();
         let cell = self.indexes.nodes.get(&fingerprint)?;
         Ok(cell.is_some_and(|cell| cell.location.container() == container) && self.pins.claim(fingerprint))
     }
@@ -465,7 +472,7 @@ impl Deduplicator {
         container: ContainerId,
         references: usize,
     ) -> Result<bool> {
-        let _exclusive = waiting::lock(&self.store_lock);
+        let _exclusive = self.lock_store();
         let garbage = self
             .indexes
             .nodes
@@ -486,7 +493,7 @@ impl Deduplicator {
     /// # Errors
     /// The index cannot be read.
     pub fn keep_unreadable_node(&self, fingerprint: Fingerprint, container: ContainerId) -> Result<bool> {
-        let _exclusive = waiting::lock(&self.store_lock);
+        let _exclusive = self.lock_store();
         let cell = self.indexes.nodes.get(&fingerprint)?;
         self.pins.end_claim(&fingerprint);
         Ok(cell.is_some_and(|cell| cell.location.container() != container && !cell.location.is_lost()))

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use dedupfs_index::Index;
 use dedupfs_index::filter::{Filter, Query, Verdict};
 use dedupfs_store::Fingerprint;
+use dedupfs_store::profile::Component;
 
 /// The chunks of a former version, and the index's memory.
 pub struct Neighbour {
@@ -46,6 +47,10 @@ fn beginning(fingerprint: &Fingerprint) -> u64 {
 impl Filter for Neighbour {
     fn name(&self) -> &'static str {
         "neighbour"
+    }
+
+    fn component(&self) -> Component {
+        Component::NeighbourFilter
     }
 
     fn check(&self, query: &mut Query<'_>) -> dedupfs_store::Result<()> {

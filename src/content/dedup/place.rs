@@ -10,7 +10,7 @@ use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Location;
 use dedupfs_index::filter::{Filter, Verdict};
 use dedupfs_store::recipe::Child;
-use dedupfs_store::{ContainerId, Fingerprint, waiting};
+use dedupfs_store::{ContainerId, Fingerprint};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
@@ -91,7 +91,7 @@ impl Deduplicator {
 
     /// Under the store lock, uses chunks that another writer has stored since the lookup; appends and stages the rest.
     fn store_missing(&self, stream: StreamId, missing: &[Chunk<'_>], children: &mut [Child], epoch: u64) -> Result<()> {
-        let _exclusive = (!is_planted(Canary::ChunksUnlocked)).then(|| waiting::lock(&self.store_lock));
+        let _exclusive = (!is_planted(Canary::ChunksUnlocked)).then(|| self.lock_store());
         let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
         let mut found = Vec::new();
         self.indexes.chunks.locate_in_memory(&prints, &mut found);

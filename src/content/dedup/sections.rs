@@ -11,6 +11,8 @@
 //!
 //! Not reentrant: a thread in a section must not enter another one.
 
+use dedupfs_store::profile::{self, Component};
+
 use crate::sync::{Condvar, Mutex};
 
 #[derive(Default)]
@@ -73,7 +75,9 @@ impl Sections {
         if state.closing > 0 {
             before_waiting();
         }
+        let mut waits = None;
         while state.closing > 0 {
+            waits.get_or_insert_with(|| profile::of(Component::Sections));
             self.changed.wait(&mut state);
         }
         let place = state.current;
@@ -85,7 +89,9 @@ impl Sections {
     pub(super) fn barrier(&self) {
         let mut state = self.state.lock();
         // The other barrier does not cover all sections entered before this call; wait for the place to be free.
+        let mut waits = None;
         while state.draining {
+            waits.get_or_insert_with(|| profile::of(Component::Sections));
             self.changed.wait(&mut state);
         }
         let old = state.current;
@@ -94,7 +100,9 @@ impl Sections {
         }
         state.current = 1 - old;
         state.draining = true;
+        let mut waits = None;
         while state.inside[old] > 0 {
+            waits.get_or_insert_with(|| profile::of(Component::Sections));
             self.changed.wait(&mut state);
         }
         state.draining = false;
@@ -106,11 +114,13 @@ impl Sections {
     pub(super) fn between<T>(&self, action: impl FnOnce() -> T) -> T {
         let mut state = self.state.lock();
         state.closing += 1;
+        let mut waits = None;
         while state.closed || state.inside != [0, 0] {
+            waits.get_or_insert_with(|| profile::of(Component::Sections));
             self.changed.wait(&mut state);
         }
         state.closed = true;
-        drop(state);
+        drop((state, waits));
         let _closed = Closed(self);
         action()
     }

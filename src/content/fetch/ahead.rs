@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use dedupfs_base::Result;
 use dedupfs_index::Index;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, Fingerprint};
 use dedupfs_sync::cache::{Cache, weighing};
 use quick_cache::UnitWeighter;
@@ -54,6 +55,7 @@ impl Fetcher {
 
 /// Returns the chunks that the index knows, by their container.
 pub(super) fn look_up(index: &Index, fingerprints: &[Fingerprint]) -> Result<BTreeMap<ContainerId, Vec<Fingerprint>>> {
+    let _timed = profile::of(Component::ReadLookup);
     let mut sealed = index.sealed_cells_of(fingerprints)?;
     let cells = index.cells_of(fingerprints, &mut sealed)?;
     let mut found = BTreeMap::<_, Vec<_>>::new();

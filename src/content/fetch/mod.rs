@@ -13,6 +13,7 @@ use std::sync::Arc;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Index;
 use dedupfs_store::node::Node;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError};
 use dedupfs_sync::canary::{Canary, is_planted};
@@ -72,6 +73,7 @@ impl Fetcher {
                 Err(error) => failure = Some((hint, error)),
             }
         }
+        let _timed = profile::of(Component::ReadLookup);
         self.store.count_lookup();
         for _ in 0..READ_RETRIES {
             let Some(cell) = self.index.get(fingerprint)? else {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use dedupfs_base::Result;
 use dedupfs_store::node::Node;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::recipe::{self, Child, Reference};
 use dedupfs_store::{Fingerprint, StoreError, tree};
 use dedupfs_sync::cache::{Cache, weighing};
@@ -155,6 +156,7 @@ impl NodeReader {
         if let Some(view) = self.cache.get(&child.fingerprint) {
             return Ok(view);
         }
+        let _timed = profile::of(Component::Nodes);
         let bytes = self.fetcher.fetch(&child.fingerprint, child.hint, None)?;
         let view = self.decode(&child.fingerprint, &bytes).inspect_err(|_| self.fetcher.suspect(&child.fingerprint))?;
         self.cache.insert(child.fingerprint, view.clone());
@@ -170,6 +172,7 @@ impl NodeReader {
         if let Some(view) = self.cache.get(fingerprint) {
             return Ok(view);
         }
+        let _timed = profile::of(Component::Nodes);
         let bytes = self.fetcher.fetch(fingerprint, hint, None)?;
         self.decode(fingerprint, &bytes)
     }

@@ -20,6 +20,7 @@ mod buffer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::recipe::Child;
 use dedupfs_store::{ContainerId, Fingerprint, waiting};
 use dedupfs_sync::{Condvar, Mutex};
@@ -69,6 +70,13 @@ impl IngestContext {
     fn batches_max(&self) -> u64 {
         let is_scarce = self.memory.bytes() > self.memory_limit_bytes / 2;
         (if is_scarce { BATCHES_IN_FLIGHT_MIN } else { BATCHES_IN_FLIGHT_MAX }) as u64
+    }
+
+    fn fingerprints(&self, bytes: &[u8], lengths: &[u32]) -> Vec<Fingerprint> {
+        let _timed = profile::of(Component::Fingerprinting);
+        let mut fingerprints = Vec::with_capacity(lengths.len());
+        self.dedup.fingerprinter().batch(bytes, lengths, &mut fingerprints);
+        fingerprints
     }
 }
 
@@ -240,8 +248,7 @@ impl Ingest {
             state.assembly.take().ok_or(EngineError::Invalid("ingest was finished twice"))?
         };
         if !self.lengths.is_empty() {
-            let mut fingerprints = Vec::with_capacity(self.lengths.len());
-            self.context.dedup.fingerprinter().batch(&self.buffer, &self.lengths, &mut fingerprints);
+            let fingerprints = self.context.fingerprints(&self.buffer, &self.lengths);
             let buffer = std::mem::replace(&mut self.buffer, self.context.buffers.take());
             assemble(
                 &mut assembly,
@@ -253,6 +260,7 @@ impl Ingest {
     }
 
     fn cut(&mut self, at_end: bool) {
+        let _timed = profile::of(Component::Chunking);
         while let Some(rest) = self.buffer.get(self.cut_bytes..)
             && let Some(len) = self.context.chunker.next_cut(rest, at_end)
         {
@@ -285,8 +293,7 @@ impl Ingest {
         let sequence = self.pushed;
         self.pushed += 1;
         if buffer.len() < INLINE_BATCH_BYTES {
-            let mut fingerprints = Vec::with_capacity(lengths.len());
-            self.context.dedup.fingerprinter().batch(&buffer, &lengths, &mut fingerprints);
+            let fingerprints = self.context.fingerprints(&buffer, &lengths);
             self.core.deliver(sequence, Item::Data { buffer, lengths, fingerprints });
             return Ok(());
         }
@@ -294,8 +301,7 @@ impl Ingest {
         let unfinished = Unfinished { core: Some(self.core.clone()), assembling: false };
         self.context.workers.submit(Box::new(move || {
             let mut unfinished = unfinished;
-            let mut fingerprints = Vec::with_capacity(lengths.len());
-            context.dedup.fingerprinter().batch(&buffer, &lengths, &mut fingerprints);
+            let fingerprints = context.fingerprints(&buffer, &lengths);
             if let Some(core) = &unfinished.core {
                 core.deliver(sequence, Item::Data { buffer, lengths, fingerprints });
             }
@@ -316,8 +322,10 @@ impl Ingest {
     fn wait_for_turn(&self) -> Result<()> {
         self.context.dedup.wait_for_room()?;
         let mut state = self.core.state.lock();
+        let mut waits = None;
         while state.error.is_none() && self.pushed - state.next >= self.context.batches_max() {
             waiting::announce();
+            waits.get_or_insert_with(|| profile::of(Component::Batches));
             self.core.changed.wait(&mut state);
         }
         state.error.clone().map_or(Ok(()), Err)
@@ -372,8 +380,10 @@ impl RunShared {
     }
 
     fn wait_until_assembled(&self, state: &mut dedupfs_sync::MutexGuard<'_, RunState>, pushed: u64) -> Result<()> {
+        let mut waits = None;
         while state.error.is_none() && (state.next < pushed || state.assembly.is_none()) {
             waiting::announce();
+            waits.get_or_insert_with(|| profile::of(Component::Batches));
             self.changed.wait(state);
         }
         state.error.clone().map_or(Ok(()), Err)

@@ -18,6 +18,7 @@
 
 use std::collections::VecDeque;
 
+use dedupfs_store::profile::{self, Component};
 use dedupfs_sync::{Condvar, Mutex};
 
 /// The size of uncounted work.
@@ -148,7 +149,9 @@ impl<R> Backlog<R> {
         if state.counted < ticket {
             before_waiting();
         }
+        let mut waits = None;
         while state.counted < ticket {
+            waits.get_or_insert_with(|| profile::of(Component::Backlog));
             self.changed.wait(&mut state);
         }
     }
@@ -161,7 +164,9 @@ impl<R> Backlog<R> {
             return;
         }
         before_waiting();
+        let mut waits = None;
         while !state.is_empty() && is_too_much(state.weight) {
+            waits.get_or_insert_with(|| profile::of(Component::Backlog));
             self.changed.wait(&mut state);
         }
     }

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_index::Frozen;
+use dedupfs_store::profile::{self, Component};
 
 use super::Committer;
 use super::checkpoint_queue::CheckpointOutcome;
@@ -107,6 +108,7 @@ impl Committer {
         while let Some(Checkpoint { chunks, recipes, changes }) = self.checkpoints.next() {
             let needed_bytes = chunks.disk_bytes() + recipes.disk_bytes();
             let write = || -> Result<()> {
+                let _timed = profile::of(Component::Checkpoints);
                 // A checkpoint that fails halfway would take space from commits meanwhile.
                 self.parts.space.expect_checkpoint(needed_bytes)?;
                 self.parts.indexes.chunks.write(chunks)?;

@@ -1,5 +1,6 @@
 //! The queue between the counting thread and the thread that writes checkpoints: one checkpoint at a time.
 
+use dedupfs_store::profile::{self, Component};
 use dedupfs_sync::{Condvar, Mutex};
 
 /// The outcome of a checkpoint.
@@ -51,7 +52,9 @@ impl<F> CheckpointQueue<F> {
     /// Waits until no checkpoint is under way. Returns the outcome of the last one.
     pub(super) fn wait(&self) -> CheckpointOutcome {
         let mut state = self.state.lock();
+        let mut waits = None;
         while state.is_busy && !state.stopping {
+            waits.get_or_insert_with(|| profile::of(Component::CheckpointEnd));
             self.changed.wait(&mut state);
         }
         state.last

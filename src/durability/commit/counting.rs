@@ -27,6 +27,7 @@ use std::sync::atomic::Ordering;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Extended;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerKind, LogOp};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
@@ -93,6 +94,7 @@ impl Committer {
     }
 
     fn count(&self, row: &Row) -> Result<()> {
+        let _timed = profile::of(Component::Counting);
         self.note(self.applier().apply(row.row, &row.ops, Some(&row.extended))?)?;
         self.checkpoint_if_due(row.row)
     }

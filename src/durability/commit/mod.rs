@@ -49,6 +49,7 @@ use std::time::Duration;
 
 use dedupfs_content::{Indexes, Stores};
 use dedupfs_store::device::PoolLock;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, StoreError, waiting};
 use dedupfs_sync::Mutex;
 use dedupfs_sync::canary::{Canary, is_planted};
@@ -184,6 +185,7 @@ impl Committer {
             self.turns.ask();
             return Ok(());
         }
+        let _waits = profile::of(Component::Commit);
         match self.turns.take(waiting::announce) {
             None => Err(ReadOnly::Unmounting.into()),
             Some(outcome) => outcome.map_or(Ok(()), Err),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::CommitInput;
 use dedupfs_store::device::PoolLock;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, LogOp, StoreError};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::clock::Instant;
@@ -126,6 +127,7 @@ impl Committer {
     }
 
     fn round_until_durable(&self, asked: bool) -> Result<Option<Row>> {
+        let _timed = profile::of(Component::Rounds);
         let parts = &self.parts;
         let mut removed = std::mem::take(&mut *self.removed.lock());
         if !removed.is_empty() && self.check_counts().is_err() {
@@ -147,6 +149,7 @@ impl Committer {
             self.check_locks()?;
             // A section must not be cut in two: its log entries belong into one row.
             let is_any = parts.dedup.between_sections(|| {
+                let _timed = profile::of(Component::Freezing);
                 // Added to the entries that an earlier round could not commit.
                 self.committing.fetch_add(parts.namespace.take_logged_changes(), Ordering::Relaxed);
                 parts.namespace.freeze()
@@ -171,6 +174,7 @@ impl Committer {
             // After writing out: a container that uses a freed slot is recorded in this commit at the earliest.
             let position = parts.exporter.position();
             self.check_locks()?;
+            let timed = profile::of(Component::NamespaceCommits);
             let committed = parts.namespace.commit(CommitInput {
                 exported: position.exported,
                 trim_changes_through: position.trim_through,
@@ -185,6 +189,7 @@ impl Committer {
                     parts.indexes.chunks.position().min(parts.indexes.nodes.position())
                 },
             })?;
+            drop(timed);
             parts.stores.data.acknowledge(&data.records);
             parts.stores.recipes.acknowledge(&recipes.records);
             for store in [&parts.stores.data, &parts.stores.recipes] {

@@ -47,6 +47,7 @@ use dedupfs_content::{Fingerprinter, Stores, WholeContainer};
 use dedupfs_namespace::{Exported, Namespace};
 use dedupfs_store::container::SlotAddress;
 use dedupfs_store::device::{Device, DeviceFile, PoolLock};
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerRecord, PoolId, StoreError};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
@@ -262,6 +263,7 @@ impl Exporter {
         if !self.is_enabled {
             return Ok(());
         }
+        let _timed = profile::of(Component::Exporting);
         let is_small = || Ok::<_, EngineError>(self.namespace.file_bytes()? <= EXPORT_AT_ONCE_BYTES_MAX);
         if self.working.lock().live.is_none() && is_small()? {
             self.write_base(false)?;

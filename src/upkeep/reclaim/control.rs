@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dedupfs_store::profile::{self, Component};
 use dedupfs_sync::clock::Instant;
 use dedupfs_sync::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -170,6 +171,7 @@ impl ReclaimControl {
 
     /// Sleeps for at most this long, or until the run should end.
     pub(super) fn sleep(&self, at_most: Duration) {
+        let _rests = profile::of(Component::Rest);
         let deadline = Instant::now() + at_most;
         let mut state = self.state.lock();
         while !state.is_stopped && !state.is_closed {

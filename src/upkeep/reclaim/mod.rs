@@ -43,6 +43,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use dedupfs_index::NewLists;
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerKind};
 use dedupfs_sync::clock::Instant;
 
@@ -137,6 +138,7 @@ pub(crate) fn reclaim(
     progress: &dyn Progress,
 ) -> Result<ReclaimReport> {
     let _begun = control.begin(options.is_background);
+    let _timed = profile::of(Component::Reclaiming);
     let tracked = Tracked { control, listener: progress };
     // On a full disk yielding helps nobody: use the full share. A plan only reads recipes, for whoever waits for it.
     let share_percent = if core.space.is_tight() || options.dry_run { 100 } else { options.share_percent };

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Inspection, WholeContainer};
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, StoreError};
 use dedupfs_sync::clock::Instant;
 
@@ -64,6 +65,7 @@ pub fn scrub(
     control: &ScrubControl,
     progress: &dyn Progress,
 ) -> Result<(ScrubReport, Vec<BadCopy>)> {
+    let _timed = profile::of(Component::Scrubbing);
     control.begin();
     if !core.is_read_only() {
         // Close all present containers, so that they are inspected.
@@ -346,6 +348,7 @@ impl Run<'_> {
             }
             if check.stopped && attempt < EXPORT_TRIES {
                 // A new base has been begun; the next try verifies it.
+                let _rests = profile::of(Component::Rest);
                 dedupfs_sync::thread::sleep(NAP);
                 continue;
             }
@@ -375,6 +378,7 @@ impl Run<'_> {
             if self.is_stopped() {
                 return;
             }
+            let _rests = profile::of(Component::Rest);
             dedupfs_sync::thread::sleep(left.min(NAP));
         }
     }

@@ -28,6 +28,14 @@ pub(crate) fn run(args: &Stats) -> Result<u8, Failure> {
         Access::Daemon(mut client) => (client.stats()?, Source::Daemon),
         Access::Local(pool) => (access::with_local(&pool, |pool| Ok(pool.stats()?))?, Source::Files),
     };
+    if args.profile {
+        if source == Source::Files {
+            let why = "the pool is not mounted, and times count from its mount on";
+            return Err(FailureKind::Usage.because(why.to_owned()));
+        }
+        exit::print_message(args.json, "profile", &stats.profile, report::profile)?;
+        return Ok(exit::OK);
+    }
     exit::print_message(args.json, "stats", &stats, |stats| report::stats(stats, source))?;
     Ok(exit::OK)
 }

@@ -17,8 +17,8 @@ fn json(program: &str, words: Words<'_>) -> Ran {
 }
 
 /// The types whose section tells the members of their lists, too.
-const LISTS: [&str; 9] =
-    ["list", "diff", "history", "freeze", "prune", "batch", "batch_plan", "batch_simulation", "cluster"];
+const LISTS: [&str; 10] =
+    ["profile", "list", "diff", "history", "freeze", "prune", "batch", "batch_plan", "batch_simulation", "cluster"];
 
 /// The section of a type in `docs/json.md`.
 fn section(name: &str) -> &'static str {
@@ -121,6 +121,7 @@ fn every_command_prints_lines_of_one_shape() {
     ok(DEDUPFS, &[&"freeze", &live], &["freeze"]);
     ok(DEDUPFS, &[&"sync", &site.mnt], &["done"]);
     ok(STATS, &[&site.mnt], &["stats"]);
+    ok(STATS, &[&site.mnt, &"--profile"], &["profile"]);
     ok(STATS, &[&"--would-free", &v1], &["would_free"]);
     ok(STATS, &[&"--tree", &v1], &["tree"]);
     ok(STATS, &[&"--tree", &site.mnt], &["tree"]);

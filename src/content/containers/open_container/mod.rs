@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use dedupfs_base::{Hold, Result};
 use dedupfs_store::container::{EncodedRegion, SlotAddress, Table};
+use dedupfs_store::profile::{self, Component};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint, PoolId, StoreError, waiting};
 use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::{Condvar, Mutex, MutexGuard, OnceLock};
@@ -269,8 +270,10 @@ impl OpenContainer {
     /// Waits until the regions below `number` are placed, or until `is_failed`.
     pub(super) fn wait_placed(&self, number: u32, is_failed: impl Fn() -> bool) {
         let mut state = self.state.lock();
+        let mut waits = None;
         while state.unplaced.first().is_some_and(|first| *first < number) && !is_failed() {
             waiting::announce();
+            waits.get_or_insert_with(|| profile::of(Component::Placing));
             self.changed.wait(&mut state);
         }
     }
