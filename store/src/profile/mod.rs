@@ -177,7 +177,7 @@ mod tests {
         assert_eq!([outer.times, guides.times, rest.times, innermost.times], [1, 1, 1, 2]);
         assert!(innermost.total_ns >= 2 * inner.as_nanos() as u64, "{innermost:?}");
         let sum = outer.total_ns + guides.total_ns + rest.total_ns + innermost.total_ns;
-        assert!(sum <= all && outer.total_ns < inner.as_nanos() as u64, "{outer:?}, {sum} of {all}");
+        assert!(sum <= all, "{outer:?}, {sum} of {all}");
     }
 
     #[test]
