@@ -66,9 +66,14 @@ impl LostSet {
         {
             let mut known = self.known.write();
             known.fingerprints.remove(fingerprint);
-            let none_left = known.fingerprints.is_empty() && !known.is_full && !known.lacks_sealed;
-            self.any.store(!none_left, Ordering::Release);
+            self.note_any(&known);
         }
+    }
+
+    /// Notes whether anything may be lost. The caller holds the lock of `known`.
+    fn note_any(&self, known: &Known) {
+        let may_be_lost = !known.fingerprints.is_empty() || known.is_full || known.lacks_sealed;
+        self.any.store(may_be_lost, Ordering::Release);
     }
 
     fn may_have<'f>(&self, mut fingerprints: impl Iterator<Item = &'f Fingerprint>) -> bool {
@@ -104,7 +109,11 @@ impl Index {
     /// A tanker cannot be read: then everything may be lost.
     pub fn gather_lost(&self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
         let _one = self.lost_set.gathering.lock();
-        let is_wanted = |known: &Known| (known.is_full || known.lacks_sealed) && self.lost() <= KNOWN_MAX as u64;
+        // A chunk that is healed while the set is gathered may stay in it.
+        let has_healed = |known: &Known| known.fingerprints.len() as u64 > self.lost();
+        let is_wanted = |known: &Known| {
+            (known.is_full || known.lacks_sealed || has_healed(known)) && self.lost() <= KNOWN_MAX as u64
+        };
         {
             let mut known = self.lost_set.known.write();
             if !is_wanted(&known) {
@@ -122,7 +131,9 @@ impl Index {
             Ok(())
         };
         if self.visit_lost(&mut add, go_on)? {
-            self.lost_set.known.write().lacks_sealed = false;
+            let mut known = self.lost_set.known.write();
+            known.lacks_sealed = false;
+            self.lost_set.note_any(&known);
         }
         Ok(())
     }

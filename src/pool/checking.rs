@@ -24,6 +24,10 @@ impl Pool {
         // Quarantining between the check of counts and the check of places would escape both.
         let _no_quarantine = core.committer.hold_losses();
         core.committer.settle()?;
+        // Temporary files must not go to the reserve of a root.
+        let disk =
+            options.scratch.as_deref().and_then(|scratch| rustix::fs::stat(scratch).ok()).map(|scratch| scratch.st_dev);
+        let is_own_disk = [&core.meta_device, &core.data_device].iter().any(|root| root.filesystem_id() == disk);
         let mut report = Checker {
             namespace: &core.namespace,
             stores: &core.stores,
@@ -32,6 +36,7 @@ impl Pool {
             fingerprinter: core.dedup.fingerprinter(),
             workers: &core.files.ingest.workers,
             memory_bytes: core.memory.total_bytes / 2,
+            has_room: &|bytes| !is_own_disk || core.space.has_room(bytes).unwrap_or(false),
             is_ended: &|| core.gate.is_closing() || progress.is_cancelled(),
         }
         .run(options, progress)?;

@@ -1,6 +1,7 @@
 //! Many processes write at the same time, a piece each by turns: their files lie in few containers all the same.
 
 use std::collections::BTreeSet;
+use std::process::{Child, Command};
 use std::sync::Arc;
 
 use dedupfs::config::MEMORY_BYTES_MIN;
@@ -18,9 +19,26 @@ const FILE_BYTES: usize = 2 << 20;
 const PIECE_BYTES: usize = 96 << 10;
 const CONTAINER_BYTES: u32 = 1 << 20;
 
-/// A caller whose process is never taken for one that has ended.
-fn caller(writer: u64) -> Caller {
-    Caller { pid: 3_000_000_000 + writer as u32, ..CALLER }
+/// Processes that live as long as this.
+struct Processes(Vec<Child>);
+
+impl Processes {
+    fn start() -> Self {
+        let start = |_| Command::new("sleep").arg("600").spawn().expect("starts");
+        Self((0..WRITERS).map(start).collect())
+    }
+
+    fn caller(&self, writer: u64) -> Caller {
+        Caller { pid: self.0[writer as usize].id(), ..CALLER }
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for process in &mut self.0 {
+            let _ = process.kill().and_then(|()| process.wait());
+        }
+    }
 }
 
 fn name(writer: u64) -> String {
@@ -51,20 +69,22 @@ fn files_of_many_slow_writers_lie_in_few_containers() {
     let properties = PoolProperties { container_bytes: CONTAINER_BYTES, ..PoolProperties::default() };
     format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
     let pool = open(&device);
-    let service = pool.service();
+    let (service, processes) = (pool.service(), Processes::start());
     let contents: Vec<_> = (0..WRITERS).map(|writer| content(writer + 1, FILE_BYTES)).collect();
     let create = |writer| {
         let name = name(writer);
         let node = NewNode { parent: ROOT_INO, name: name.as_bytes(), mode: 0o644, umask: 0 };
         let how = OpenOptions { write: true, ..OpenOptions::default() };
-        let (attributes, opened) = service.create(caller(writer), node, how).expect("creates");
+        let (attributes, opened) = service.create(processes.caller(writer), node, how).expect("creates");
         (attributes.ino, opened.handle)
     };
     let files: Vec<_> = (0..WRITERS).map(create).collect();
     for from in (0..FILE_BYTES).step_by(PIECE_BYTES) {
         for (writer, &(ino, handle)) in (0..WRITERS).zip(&files) {
             let piece = &contents[writer as usize][from..FILE_BYTES.min(from + PIECE_BYTES)];
-            service.write(caller(writer), ino, handle, from as u64, piece, WriteFlags::default()).expect("writes");
+            service
+                .write(processes.caller(writer), ino, handle, from as u64, piece, WriteFlags::default())
+                .expect("writes");
         }
         if from % (4 * PIECE_BYTES) == 0 {
             pool.sync().expect("syncs");

@@ -60,3 +60,20 @@ fn gathering_that_is_ended_leaves_everything_in_doubt() {
     index.gather_lost(&mut || true).unwrap();
     assert!(!index.may_have_lost([&fingerprint(7)]) && index.may_have_lost([&fingerprint(3)]));
 }
+
+/// Once a chunk was healed while the set was gathered, something seemed lost for ever: damaged containers were not freed.
+#[test]
+fn regression_gathering_again_forgets_those_that_were_healed() {
+    let (_disk, index) = empty(TINY);
+    index.apply(1, &[insert(1, 1), insert(2, 1), lose(1, 1)]).unwrap();
+    index.stage(&fingerprint(9), Location::Lost);
+    index.stage(&fingerprint(9), Location::new(ContainerId(2), 10));
+    index.gather_lost(&mut || true).unwrap();
+    assert!(index.may_have_lost([&fingerprint(1)]) && !index.may_have_lost([&fingerprint(9)]));
+    index.stage(&fingerprint(9), Location::Lost);
+    index.stage(&fingerprint(9), Location::new(ContainerId(2), 10));
+    index.apply(2, &[insert(1, 2)]).unwrap();
+    assert!(index.has_lost() && index.lost() == 0);
+    index.gather_lost(&mut || true).unwrap();
+    assert!(!index.has_lost());
+}

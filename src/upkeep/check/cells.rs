@@ -11,7 +11,7 @@ use dedupfs_index::Prefixes;
 use super::facts::Marks;
 use super::gather::Gathered;
 use super::marked::{MARK_BYTES, Marked};
-use super::spools::Spools;
+use super::spools::{self, Spools};
 use super::{CheckReport, Checker};
 use crate::progress::Progress;
 use crate::upkeep::affected::Lost;
@@ -40,12 +40,16 @@ impl Checker<'_> {
         let ranges = self.ranges();
         let count = ranges.len() as u32;
         let mut gathered = Gathered::default();
-        let mut spools = match scratch.filter(|_| count > 1) {
-            Some(scratch) => self.spool(scratch, &ranges, (report, &mut gathered), progress)?,
+        let scratch = scratch.filter(|_| count > 1);
+        let has_room =
+            |bytes| scratch.is_some_and(|scratch| spools::leaves_half(scratch, bytes)) && (self.has_room)(bytes);
+        let mut spools = match scratch {
+            Some(scratch) => self.spool((scratch, &has_room), &ranges, (report, &mut gathered), progress)?,
             None => None,
         };
         let mut sums = [Sums::default(), Sums::default()];
         for (range, number) in ranges.iter().zip(1..) {
+            self.check_ended()?;
             let load = || Marks::load([&self.indexes.chunks, &self.indexes.nodes], *range, count);
             let mut marks = load()?;
             let pass = if count > 1 { format!(", pass {number} of {count}") } else { String::new() };
@@ -53,7 +57,10 @@ impl Checker<'_> {
                 progress.start(&format!("comparing with the indexes{pass}"), 0);
                 if let Err(error) = kept.mark(number - 1, &mut marks) {
                     note_failure(report, &error.to_string());
-                    (spools, marks) = (None, load()?);
+                    spools = None;
+                    // The memory of the first is free before the second takes its own.
+                    drop(marks);
+                    marks = load()?;
                 }
                 progress.finish();
             }
@@ -91,13 +98,13 @@ impl Checker<'_> {
     /// Gathers all facts into spools in the directory. `None`: they did not fit there, and nothing was gathered.
     fn spool<'r>(
         &self,
-        scratch: &Path,
+        (scratch, has_room): (&Path, &'r dyn Fn(u64) -> bool),
         ranges: &'r [Prefixes],
         (report, gathered): (&mut CheckReport, &mut Gathered),
         progress: &dyn Progress,
     ) -> Result<Option<Spools<'r>>> {
         let buffers_bytes = self.memory_bytes.min(BUFFERS_BYTES_MAX) as usize;
-        let mut spools = match Spools::new(scratch, ranges, buffers_bytes) {
+        let mut spools = match Spools::new(scratch, ranges, buffers_bytes, has_room) {
             Ok(spools) => spools,
             Err(why) => {
                 note_failure(report, &why);

@@ -141,7 +141,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn check_ended(&self) -> Result<()> {
+    pub(super) fn check_ended(&self) -> Result<()> {
         if (self.is_ended)() { Err(EngineError::Ended("the check")) } else { Ok(()) }
     }
 }

@@ -46,8 +46,8 @@ use dedupfs_namespace::Namespace;
 pub struct CheckOptions {
     /// Read and verify all content, not only metadata.
     pub read_data: bool,
-    /// A directory for temporary files, which have no names there. They take 80 bytes for each reference and each stored chunk, and half of the
-    /// room there at most. Without them, the metadata of a pool that does not fit into memory is read several times.
+    /// A directory for temporary files, which have no names there. They take 33 bytes for each reference and 45 for each stored chunk, and no
+    /// more than half of the room there. Without them, the metadata of a pool that does not fit into memory is read several times.
     #[serde(default)]
     pub scratch: Option<PathBuf>,
 }
@@ -168,6 +168,8 @@ pub(crate) struct Checker<'a> {
     pub workers: &'a Arc<WorkerPool>,
     /// Memory for cells and their marks.
     pub memory_bytes: u64,
+    /// Whether clients have so many bytes of room beside the temporary files.
+    pub has_room: &'a dyn Fn(u64) -> bool,
     /// Whether the check is to end early, with [`EngineError::Ended`](dedupfs_base::EngineError::Ended).
     pub is_ended: &'a dyn Fn() -> bool,
 }

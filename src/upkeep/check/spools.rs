@@ -13,8 +13,10 @@ use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::facts::{Facts, Marks, Need, Place};
 
-/// Share (its reciprocal) of the free space of the disk that spools may take: others write there meanwhile.
-const ROOM_SHARE: u64 = 2;
+/// Type of filesystem that statfs(2) tells for FUSE.
+const FUSE_MAGIC: rustix::fs::FsWord = 0x6573_5546;
+/// Bytes between two looks at the room on disk.
+const LOOK_BYTES: u64 = if cfg!(test) { 4096 } else { 64 << 20 };
 
 impl Spooled for Need {
     const BYTES: usize = 33;
@@ -55,24 +57,40 @@ pub(super) struct Spools<'r> {
     ranges: &'r [Prefixes],
     needs: Spool<Need>,
     places: Spool<Place>,
-    /// Bytes that they may take on disk.
-    room_bytes: u64,
+    /// Tells whether others have so many bytes of room beside them.
+    has_room: &'r dyn Fn(u64) -> bool,
+    /// Length at which it is asked again.
+    look_at_bytes: u64,
     failure: Option<String>,
 }
 
+/// Returns whether as many bytes are free on the disk of a directory as are taken there. Others write to it meanwhile.
+pub(super) fn leaves_half(directory: &Path, taken_bytes: u64) -> bool {
+    rustix::fs::statvfs(directory).is_ok_and(|space| space.f_bavail.saturating_mul(space.f_frsize) > taken_bytes)
+}
+
 impl<'r> Spools<'r> {
-    /// Makes empty ones, which have no names in the directory.
+    /// Makes empty ones, which have no names in the directory. `has_room` is asked for as many bytes as they have taken, again and again.
     ///
     /// # Errors
     /// The directory takes no file.
-    pub(super) fn new(directory: &Path, ranges: &'r [Prefixes], buffers_bytes: usize) -> Result<Self, String> {
-        let space = rustix::fs::statvfs(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    pub(super) fn new(
+        directory: &Path,
+        ranges: &'r [Prefixes],
+        buffers_bytes: usize,
+        has_room: &'r dyn Fn(u64) -> bool,
+    ) -> Result<Self, String> {
         let told = |error: SpoolError| error.to_string();
+        let filesystem = rustix::fs::statfs(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+        if filesystem.f_type == FUSE_MAGIC {
+            return Err(format!("{} lies in a mount of FUSE, which may be the pool itself", directory.display()));
+        }
         Ok(Self {
             ranges,
             needs: Spool::new(directory, ranges.len(), buffers_bytes / 2).map_err(told)?,
             places: Spool::new(directory, ranges.len(), buffers_bytes / 2).map_err(told)?,
-            room_bytes: space.f_bavail.saturating_mul(space.f_frsize) / ROOM_SHARE,
+            has_room,
+            look_at_bytes: LOOK_BYTES,
             failure: None,
         })
     }
@@ -108,10 +126,16 @@ impl<'r> Spools<'r> {
     }
 
     fn kept(&mut self, outcome: Result<(), SpoolError>) -> Result<(), EngineError> {
-        let has_room = self.needs.written_bytes() + self.places.written_bytes() <= self.room_bytes;
+        let taken_bytes = self.needs.written_bytes() + self.places.written_bytes();
         let why = match outcome {
-            Ok(()) if has_room => return Ok(()),
-            Ok(()) => format!("half of the free space of its disk, {} bytes, is too little", self.room_bytes),
+            Ok(()) if taken_bytes < self.look_at_bytes => return Ok(()),
+            Ok(()) if (self.has_room)(taken_bytes) => {
+                self.look_at_bytes = taken_bytes + LOOK_BYTES;
+                return Ok(());
+            }
+            Ok(()) => {
+                format!("{taken_bytes} bytes are more than half of what its disk has free, or go to the pool's reserve")
+            }
             Err(error) => error.to_string(),
         };
         self.failure.get_or_insert(why);
@@ -154,7 +178,7 @@ mod tests {
     fn a_fact_comes_to_the_range_of_its_fingerprint() {
         for count in [2, 3, 7, 50, 1000, 4093] {
             let ranges: Vec<_> = Prefixes::split(count).collect();
-            let spools = Spools::new(&std::env::temp_dir(), &ranges, 0).unwrap();
+            let spools = Spools::new(&std::env::temp_dir(), &ranges, 0, &|_| true).unwrap();
             for number in 0..u128::from(count) {
                 let begin = ((number << 64) / u128::from(count)) as u64;
                 for prefix in [begin, begin.wrapping_sub(1), begin + 1] {
@@ -183,10 +207,10 @@ mod tests {
     #[test]
     fn no_more_is_written_than_there_is_room() {
         let ranges: Vec<_> = Prefixes::split(3).collect();
-        let mut spools = Spools::new(&std::env::temp_dir(), &ranges, 0).unwrap();
-        spools.room_bytes = 20_000;
+        let mut spools = Spools::new(&std::env::temp_dir(), &ranges, 0, &|bytes| bytes < 20_000).unwrap();
         let kept = (0..u64::MAX).step_by(1 << 40).take_while(|prefix| spools.need(need(*prefix)).is_ok()).count();
-        assert!((15_000 / Need::BYTES..20_000 / Need::BYTES).contains(&kept), "{kept}");
-        assert!(spools.failure().unwrap().contains("is too little"));
+        assert!((15_000 / Need::BYTES..25_000 / Need::BYTES).contains(&kept), "{kept}");
+        assert!(spools.failure().unwrap().contains("more than half"));
+        assert!(leaves_half(&std::env::temp_dir(), 0) && !leaves_half(&std::env::temp_dir(), u64::MAX));
     }
 }

@@ -39,7 +39,11 @@ pub(crate) fn run(args: &FsckArgs) -> Result<u8, Failure> {
         (check(&pool, &options, &bars)?, rebuilt)
     } else {
         let result = match access::reach(&target.pool, &with_memory(args, access::to_read("dedupfs fsck")))? {
-            Access::Daemon(mut client) => client.check(&options, &bars)?,
+            Access::Daemon(mut client) => {
+                // A request is JSON, which has no place for other paths.
+                let scratch = options.scratch.filter(|scratch| scratch.to_str().is_some());
+                client.check(&CheckOptions { scratch, ..options }, &bars)?
+            }
             Access::Local(pool) => {
                 let result = check(&pool, &options, &bars)?;
                 drop(pool);

@@ -33,6 +33,10 @@ pub(crate) fn run(args: &Stats) -> Result<u8, Failure> {
             let why = "the pool is not mounted, and times count from its mount on";
             return Err(FailureKind::Usage.because(why.to_owned()));
         }
+        if stats.profile.elapsed_ms == 0.0 {
+            let why = "the daemon of this pool is older and counts no times: mount the pool again";
+            return Err(FailureKind::Usage.because(why.to_owned()));
+        }
         exit::print_message(args.json, "profile", &stats.profile, report::profile)?;
         return Ok(exit::OK);
     }

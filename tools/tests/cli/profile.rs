@@ -48,7 +48,7 @@ fn components_that_were_at_work_have_times_and_others_none() {
     for name in work.into_iter().chain(store).chain(round) {
         assert!(written.contains_key(name), "{name}: {written:?}");
     }
-    for name in ["put and get", "tables", "decompression", "reclaiming", "scrub", "guides", "filter block", "sealing"] {
+    for name in ["put and get", "reclaiming", "scrub", "filter block", "filter neighbour"] {
         assert!(!written.contains_key(name), "{name}: {written:?}");
     }
     // Cold: nothing of the first mount is in memory or counted any more.
@@ -59,7 +59,7 @@ fn components_that_were_at_work_have_times_and_others_none() {
     for name in ["requests", "nodes", "tables", "container reads", "decompression"] {
         assert!(read.contains_key(name), "{name}: {read:?}");
     }
-    for name in ["chunking", "fingerprinting", "appending", "compression", "put and get", "reclaiming"] {
+    for name in ["chunking", "fingerprinting", "put and get", "reclaiming"] {
         assert!(!read.contains_key(name), "{name}: {read:?}");
     }
     let source = site.root.path().join("source");
