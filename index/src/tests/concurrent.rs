@@ -52,6 +52,12 @@ fn lookups_never_miss_a_stored_fingerprint() {
                 std::thread::yield_now();
             }
         });
+        // A check sees one moment. Once it asked new filters for cells that were removed since.
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                index.check_files().unwrap();
+            }
+        });
         let started = Instant::now();
         let mut row = 0;
         while started.elapsed() < Duration::from_millis(800) || row < 20 {
