@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use twox_hash::XxHash3_64;
 
-/// Partitions of a spool at most.
+/// Most partitions that [`partitions_max`] advises.
 pub const PARTITIONS_MAX: usize = 4096;
 /// Bytes of a block at least, and at most.
 const BLOCK_BYTES_MIN: usize = 1024;

@@ -16,8 +16,8 @@ const FILE_BYTES: u64 = 64 << 20;
 /// Measures how mounting, statistics, reclaiming and checking grow with the number of chunks.
 ///
 /// A pool of random data in small chunks grows from size to size. Each run mounts it, asks for statistics, reclaims while there is nothing to
-/// reclaim and after 1% of the files was removed, syncs small files beside such work, unmounts and checks it. The next run writes as much anew first. Pools of the default sizes
-/// have 1 to 8 million chunks.
+/// reclaim and after 1% of the files was removed, syncs small files beside such work, unmounts and checks it. The next run writes as much
+/// anew first. Pools of the default sizes have 1 to 8 million chunks.
 #[derive(clap::Args)]
 pub struct Depth {
     /// Sizes of the pool, ascending: so much random data is in it; a quarter more is needed in --dir

@@ -17,8 +17,7 @@ use crate::compare::{Parts, decide, first_bits, gather, share};
 use crate::places::Places;
 use crate::reading::Reading;
 use crate::{Answer, Chunk, Disks, Error, Numbered, Place, Record, Result, Verdict};
-use dedupfs_spool::take;
-use dedupfs_spool::{Spool, Spooled};
+use dedupfs_spool::{Spool, Spooled, take};
 
 /// Bytes of all send buffers of a stage, and of one at most.
 const BUFFERS_BYTES: usize = 1 << 20;
