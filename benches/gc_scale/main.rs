@@ -205,7 +205,7 @@ fn fill(image: Image, versions: u32, work: &mut Work<'_>) -> (Containers, Genera
                 work.change(Change::Insert { fingerprint: chunk.fingerprint(), location });
             }
             for chunk in backup::content(segment, *generation) {
-                work.change(Change::Count { fingerprint: chunk.fingerprint(), delta: 1 });
+                work.change(Change::Count { fingerprint: chunk.fingerprint(), delta: 1, hint: ContainerId::NONE });
             }
         }
         containers.seal();
@@ -222,7 +222,7 @@ fn count(image: Image, deleted: u32, generations: &mut Generations, work: &mut W
         for segment in image.changed(version) {
             let oldest = &mut generations.oldest[segment as usize];
             for chunk in backup::content(segment, *oldest) {
-                work.change(Change::Count { fingerprint: chunk.fingerprint(), delta: -1 });
+                work.change(Change::Count { fingerprint: chunk.fingerprint(), delta: -1, hint: ContainerId::NONE });
             }
             *oldest += 1;
         }
@@ -294,7 +294,8 @@ fn empty(victims: &[ContainerId], containers: &mut Containers, work: &mut Work<'
             .flat_map(|id| containers.tables[id].iter().flat_map(|extent| extent.chunks()).map(|chunk| (*id, chunk)))
             .collect();
         let prints: Vec<Fingerprint> = chunks.iter().map(|(_, chunk)| chunk.fingerprint()).collect();
-        let found = work.looked_up(|index| index.cells_of(&prints, &mut index.sealed_cells_of(&prints)?)).unwrap();
+        let sealed = |index: &Index| index.sealed_cells_in(&prints, &|item| chunks[item].0);
+        let found = work.looked_up(|index| index.cells_of(&prints, &mut sealed(index)?)).unwrap();
         for (((container, chunk), fingerprint), cell) in chunks.into_iter().zip(prints).zip(found) {
             let cell = cell.expect("nobody removed it");
             assert_eq!(cell.location.container(), container);

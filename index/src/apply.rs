@@ -26,8 +26,8 @@ use crate::options::INCONSISTENCIES_MAX;
 pub enum Change {
     /// The fingerprint is in this location now. References are kept, or start at 0.
     Insert { fingerprint: Fingerprint, location: Location },
-    /// The number of references changes.
-    Count { fingerprint: Fingerprint, delta: i64 },
+    /// The number of references changes. The hint is a container that may have the fingerprint, or `NONE`: it spares reads if it is right.
+    Count { fingerprint: Fingerprint, delta: i64, hint: ContainerId },
     /// The fingerprint was removed from this container. Ignored if its cell names another container by now.
     Remove { fingerprint: Fingerprint, container: ContainerId },
     /// The copy in this container is bad: the cell is [quarantined](Location::Quarantined) and keeps its references.
@@ -45,6 +45,15 @@ impl Change {
             | Self::Remove { fingerprint, .. }
             | Self::Lose { fingerprint, .. }
             | Self::Set { fingerprint, .. } => fingerprint,
+        }
+    }
+
+    /// The container in which the cell is likely to be found before the change; `NONE` if that is unknown.
+    const fn hint(&self) -> ContainerId {
+        match self {
+            Self::Count { hint, .. } => *hint,
+            Self::Remove { container, .. } | Self::Lose { container, .. } => *container,
+            Self::Insert { .. } | Self::Set { .. } => ContainerId::NONE,
         }
     }
 }
@@ -205,7 +214,8 @@ impl Index {
         }
         let mut homes = vec![Home::None; changes.len()];
         let fingerprint = |item: u32| changes[item as usize].fingerprint();
-        self.find_cells(&set, grouped, fingerprint, |item, cell, found| {
+        let hint = |item: u32| changes[item as usize].hint();
+        self.find_cells(&set, grouped, fingerprint, hint, |item, cell, found| {
             if let Some(found) = found {
                 homes[item as usize] = Home::Sealed { tanker: found.tanker, index: found.index, cell };
             }

@@ -24,7 +24,7 @@ use crate::cell::{Cell, Location};
 use crate::index::Index;
 use crate::locality::ContainerTables;
 use crate::open::{Grouped, Held, Shard, shard_of};
-use crate::sealed::{Found, SealedSet, Share};
+use crate::sealed::{Found, Question, SealedSet, Share};
 
 /// The aids of a lookup beside the tankers. They affect its cost, never its answers.
 #[derive(Clone, Copy, Debug)]
@@ -91,13 +91,14 @@ impl Index {
         })
     }
 
-    /// Looks up the committed cells of fingerprints, with their counts. `each` is called with the number of the
-    /// fingerprint, the cell and its place in a tanker, or `None` if memory holds the cell.
+    /// Looks up the committed cells of fingerprints, with their counts. `hint` is the container that may have one, or `NONE`. `each` is called
+    /// with the number of the fingerprint, the cell and its place in a tanker, or `None` if memory holds the cell.
     pub(crate) fn find_cells<'f>(
         &self,
         set: &SealedSet,
         grouped: &Grouped,
         fingerprint: impl Fn(u32) -> &'f Fingerprint,
+        hint: impl Fn(u32) -> ContainerId,
         mut each: impl FnMut(u32, Cell, Option<&Found>),
     ) -> Result<()> {
         let mut unknown = Vec::new();
@@ -111,7 +112,8 @@ impl Index {
                 }
             }
         }
-        set.find_many(&self.cache, &mut unknown, Means::ALL, &fingerprint, |item, found, tanker| {
+        let asked = Question { fingerprint, hint, means: Means::ALL };
+        set.find_many(&self.cache, &mut unknown, &asked, |item, found, tanker| {
             let references = tanker.references(&self.cache, &found)?;
             each(item, Cell { location: found.location, references }, Some(&found));
             Ok(())
@@ -146,8 +148,8 @@ impl Index {
                 unknown.sort_unstable();
                 self.locate_in_stream_order(set, fingerprints, &unknown, found, means)
             } else {
-                let fingerprint = |item: u32| &fingerprints[item as usize];
-                set.find_many(&self.cache, &mut unknown, means, fingerprint, |item, hit, _| {
+                let asked = Question::unhinted(|item: u32| &fingerprints[item as usize], means);
+                set.find_many(&self.cache, &mut unknown, &asked, |item, hit, _| {
                     found[item as usize] = Some(hit.location);
                     Ok(())
                 })
@@ -209,11 +211,9 @@ impl Index {
 
     fn fill_one(&self, set: &SealedSet, tables: &dyn ContainerTables, container: ContainerId) -> bool {
         let (mut indexed, mut tankers) = (Share::default(), Vec::new());
-        for tanker in set.tankers() {
-            if let Some(share) = tanker.containers.of(container) {
-                indexed.join(share);
-                tankers.push(tanker.id);
-            }
+        for (_, tanker, share) in set.tankers_with(container) {
+            indexed.join(share);
+            tankers.push(tanker.id);
         }
         if tankers.is_empty() {
             return false;

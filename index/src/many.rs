@@ -1,6 +1,6 @@
 //! Whole cells of many fingerprints, for work that looks at the same fingerprints again later.
 
-use dedupfs_store::{Fingerprint, Result};
+use dedupfs_store::{ContainerId, Fingerprint, Result};
 
 use crate::cell::Cell;
 use crate::index::Index;
@@ -28,13 +28,29 @@ impl Index {
     /// Cost: reads each bucket of a candidate tanker and its counts once, tanker by tanker in the order of the files.
     /// 24 bytes of memory for each fingerprint.
     pub fn sealed_cells_of(&self, fingerprints: &[Fingerprint]) -> Result<SealedCells> {
+        self.sealed_cells_in(fingerprints, &|_| ContainerId::NONE)
+    }
+
+    /// As [`sealed_cells_of`](Self::sealed_cells_of). `hint` returns the container that may have a fingerprint, given its number: tankers with
+    /// cells of that container are asked first, without filters and guides.
+    pub fn sealed_cells_in(
+        &self,
+        fingerprints: &[Fingerprint],
+        hint: &dyn Fn(usize) -> ContainerId,
+    ) -> Result<SealedCells> {
         let grouped = Grouped::new(fingerprints.len(), |item| shard_of(&fingerprints[item]));
         self.consistently(|set| {
             let mut cells = vec![Asked::Sealed(None); fingerprints.len()];
             let fingerprint = |item: u32| &fingerprints[item as usize];
-            self.find_cells(set, &grouped, fingerprint, |item, cell, found| {
-                cells[item as usize] = found.map_or(Asked::Held, |_| Asked::Sealed(Some(cell)));
-            })?;
+            self.find_cells(
+                set,
+                &grouped,
+                fingerprint,
+                |item| hint(item as usize),
+                |item, cell, found| {
+                    cells[item as usize] = found.map_or(Asked::Held, |_| Asked::Sealed(Some(cell)));
+                },
+            )?;
             Ok(SealedCells { cells, epoch: set.epoch() })
         })
     }

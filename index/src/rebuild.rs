@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use dedupfs_store::device::Device;
-use dedupfs_store::{Fingerprint, PoolId, Result, StoreError};
+use dedupfs_store::{ContainerId, Fingerprint, PoolId, Result, StoreError};
 
 use crate::apply::Change;
 use crate::cell::{Cell, Location};
@@ -109,7 +109,7 @@ impl IndexBuilder {
 
     /// Adds to the references of a fingerprint. An unset fingerprint becomes a cell without a container.
     pub fn count(&mut self, fingerprint: Fingerprint, delta: i64) -> Result<()> {
-        self.push(Change::Count { fingerprint, delta })
+        self.push(Change::Count { fingerprint, delta, hint: ContainerId::NONE })
     }
 
     fn push(&mut self, change: Change) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::cell::Location;
 use crate::index::Index;
 use crate::lookup::Means;
 use crate::open::{Grouped, Held, shard_of};
-use crate::sealed::SealedSet;
+use crate::sealed::{Question, SealedSet};
 
 /// An answer, and whether it can be kept: all can but locations that memory gave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,8 +47,8 @@ impl Index {
                 Since::Now(location) => kept[item as usize] = Kept { location, is_lasting: location.is_none() },
                 Since::AsBefore => unknown.push(item),
             });
-            let fingerprint = |item: u32| &fingerprints[item as usize];
-            set.find_many(&self.cache, &mut unknown, Means::ALL, fingerprint, |item, found, _| {
+            let asked = Question::unhinted(|item: u32| &fingerprints[item as usize], Means::ALL);
+            set.find_many(&self.cache, &mut unknown, &asked, |item, found, _| {
                 kept[item as usize].location = Some(found.location);
                 Ok(())
             })?;

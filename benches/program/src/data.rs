@@ -62,7 +62,7 @@ const THIN_RANDOM_BYTES: usize = 16;
 
 /// Makes a file of so many bytes of thin data: random bytes between zeros. Its chunks are all different, and take almost no space.
 pub fn thin_file(seed: &str, bytes: u64, path: &Path) -> Outcome {
-    let (mut random, mut buffer) = (Random::new(seed), vec![0; 1 << 20]);
+    let (mut random, mut buffer) = (Random::new(seed), vec![0; bytes.min(1 << 20) as usize]);
     let mut write = |mut file: File| {
         let mut left = bytes as usize;
         while left > 0 {

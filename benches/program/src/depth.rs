@@ -1,23 +1,27 @@
-//! The number of chunks, and what work costs that is not for content.
+//! The number of chunks and of files, and what work costs that is not for content.
 
 use std::path::PathBuf;
 
 use crate::command::Run;
 use crate::data::{Random, random_file, thin_file};
+use crate::depth_tables;
 use crate::figures::{Figures, timed, timed_with_peak};
-use crate::options::{Caches, PoolOptions, ascending, count};
-use crate::pool::{Bench, Pool, dedupfs};
+use crate::options::{Caches, PoolOptions, ascending, count, size_4k};
+use crate::pool::{Bench, Pool, Stats, dedupfs};
 use crate::table::{cell, human};
-use crate::{Outcome, fail, files, machine, print_row, say, synced, table};
+use crate::{Outcome, fail, files, machine, say, synced};
 
-/// Bytes of a file. Fewer are removed and written anew by each run if files are small.
-const FILE_BYTES: u64 = 64 << 20;
+/// Files of one directory.
+const FILES_PER_DIRECTORY: u64 = 1000;
+/// A scrub that lasts longer is stopped.
+pub const SCRUB_SECS: u64 = 30;
 
-/// Measures how mounting, statistics, reclaiming and checking grow with the number of chunks.
+/// Measures how work grows with the number of chunks and files.
 ///
-/// A pool of random data in small chunks grows from size to size. Each run mounts it, asks for statistics, reclaims while there is nothing to
-/// reclaim and after 1% of the files was removed, syncs small files beside such work, unmounts and checks it. The next run writes as much
-/// anew first. Pools of the default sizes have 1 to 8 million chunks.
+/// A pool of random data in small chunks grows from size to size. Each run mounts it, asks for statistics, stores new data and the same
+/// again, reclaims while there is nothing to reclaim and after 1% of the files was removed, syncs small files beside such work, unmounts and
+/// checks it, and makes a trial recovery. The next run writes as much anew first. Pools of the default sizes have 1 to 8 million chunks.
+/// With "--thin --file-size 4K" there are as many files as chunks.
 #[derive(clap::Args)]
 pub struct Depth {
     /// Sizes of the pool, ascending: so much random data is in it; a quarter more is needed in --dir
@@ -26,6 +30,12 @@ pub struct Depth {
     /// Mean size of a chunk; dedupfs mkfs takes no less than 4K
     #[arg(long, value_name = "SIZE", default_value = "4K")]
     chunk_size: String,
+    /// Size of a file
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size_4k)]
+    file_size: u64,
+    /// Data that is stored anew, and stored again, to be timed
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = size_4k)]
+    probe: u64,
     /// Write thin data: random bytes between zeros. Its chunks are all different, and a 16th of its size in --dir is enough
     #[arg(long)]
     thin: bool,
@@ -38,44 +48,65 @@ pub struct Depth {
     caches: Caches,
 }
 
-/// The files in the pool.
-#[derive(Default)]
+/// The files in the pool. Each is named by its number, which is the seed of its data.
 struct Content {
     is_thin: bool,
-    files: Vec<(PathBuf, u64)>,
+    file_bytes: u64,
+    files: Vec<u64>,
     /// Files that were ever written.
     written: u64,
+    /// Bytes of the files.
+    held_bytes: u64,
 }
 
 impl Content {
+    fn path(&self, pool: &Pool, number: u64) -> PathBuf {
+        pool.at(&format!("dir-{}", number / FILES_PER_DIRECTORY)).join(format!("file-{number}"))
+    }
+
+    fn write(&self, number: u64, path: &PathBuf) -> Outcome {
+        let write = if self.is_thin { thin_file } else { random_file };
+        write(&format!("depth file-{number}"), self.file_bytes, path)
+    }
+
     /// Writes new files until so many bytes are there.
-    fn fill(&mut self, pool: &Pool, size: u64) -> Outcome {
-        let mut held: u64 = self.files.iter().map(|(_, bytes)| bytes).sum();
-        while held < size {
-            let (name, now) = (format!("file-{}", self.written), (size - held).min(FILE_BYTES));
-            let write = if self.is_thin { thin_file } else { random_file };
-            write(&format!("depth {name}"), now, &pool.at(&name))?;
-            self.files.push((pool.at(&name), now));
+    fn fill(&mut self, pool: &Pool, bytes: u64) -> Outcome {
+        while self.held_bytes < bytes {
+            let path = self.path(pool, self.written);
+            if self.written.is_multiple_of(FILES_PER_DIRECTORY) {
+                files::make_dir(&pool.at(&format!("dir-{}", self.written / FILES_PER_DIRECTORY)))?;
+            }
+            self.write(self.written, &path)?;
+            self.files.push(self.written);
             self.written += 1;
-            held += now;
+            self.held_bytes += self.file_bytes;
         }
         pool.sync()
     }
 
+    /// Writes the data of files from anywhere in the pool once more, so many bytes.
+    fn write_again(&self, pool: &Pool, bytes: u64) -> Outcome {
+        files::make_dir(&pool.at("again"))?;
+        let count = (bytes / self.file_bytes).max(1);
+        let mut random = Random::new(&format!("depth again {}", self.written));
+        (0..count).try_for_each(|_| {
+            let number = self.files[random.below(self.files.len() as u64) as usize];
+            self.write(number, &pool.at("again").join(format!("file-{number}")))
+        })?;
+        pool.sync()
+    }
+
     /// Removes 1% of the files, one at least, which lie anywhere.
-    fn remove_some(&mut self) -> Outcome {
+    fn remove_some(&mut self, pool: &Pool) -> Outcome {
         let mut random = Random::new(&format!("depth remove {}", self.written));
         (0..(self.files.len() / 100).max(1)).try_for_each(|_| {
             let at = random.below(self.files.len() as u64) as usize;
-            files::remove(&self.files.swap_remove(at).0)
+            self.held_bytes -= self.file_bytes;
+            let number = self.files.swap_remove(at);
+            files::remove(&self.path(pool, number))
         })
     }
 }
-
-/// Work that synced writes are measured beside.
-const WORK: [&str; 4] = ["filling", "gc", "check", "scrub"];
-/// A scrub that lasts longer is stopped.
-const SCRUB_SECS: u64 = 30;
 
 /// Does some work, and notes how long synced writes take meanwhile.
 fn beside(figures: &mut Figures, name: &str, size: u64, pool: &Pool, work: impl FnOnce() -> Outcome) -> Outcome {
@@ -107,133 +138,121 @@ fn check(pool: &Pool) -> Outcome {
     dedupfs("fsck").arg(&pool.mnt).status().map(drop).or_else(|error| fail(format!("cannot run dedupfs fsck: {error}")))
 }
 
-/// Does some work, and notes its seconds as `name size` and the bytes that the daemon read meanwhile as `name read size`.
+/// Does some work, and notes its seconds as `name size`, the bytes that the daemon read meanwhile as `name read size`, and the part of these
+/// that was for guides as `name guides size`.
 fn record(figures: &mut Figures, name: &str, size: u64, pool: &Pool, work: impl FnOnce() -> Outcome) -> Outcome {
-    let before = pool.read_bytes();
+    let read = || Some((pool.read_bytes()?, pool.read_bytes_of(UPKEEP_THREAD)?));
+    let before = read();
     let seconds = timed(work)?;
-    let read = pool.read_bytes().zip(before).map(|(after, before)| after - before);
+    let read = read().zip(before).map(|(after, before)| (after.0 - before.0, after.1 - before.1));
     figures.note(&format!("{name} {size}"), "dedupfs", seconds);
-    if let Some(read) = read {
-        figures.note(&format!("{name} read {size}"), "dedupfs", read);
+    if let Some((all, guides)) = read {
+        figures.note(&format!("{name} read {size}"), "dedupfs", all - guides);
+        figures.note(&format!("{name} guides {size}"), "dedupfs", guides);
     }
-    say!("run {}: {name}: {seconds:.4} s, {} kB read", figures.run, cell(read.map(|bytes| bytes / 1e3), 1));
+    let mega = |bytes: Option<f64>| cell(bytes.map(|bytes| bytes / 1e6), 3);
+    let (all, guides) = (mega(read.map(|read| read.0)), mega(read.map(|read| read.1)));
+    say!("run {}: {name}: {seconds:.4} s, {all} MB read, of which {guides} for guides", figures.run);
+    Ok(())
+}
+
+/// The daemon's thread that makes guides.
+const UPKEEP_THREAD: &str = "index-upkeep";
+
+/// Notes the mean milliseconds of work that has a name in the profile, and how often it was done.
+fn note_profile(figures: &mut Figures, stats: &Stats, size: u64) {
+    for name in ["checkpoints", "export"] {
+        if let Some((times, total_ms)) = stats.profile(name).filter(|(times, _)| *times > 0.0) {
+            figures.note(&format!("{name} {size}"), "dedupfs", total_ms / times);
+            figures.note(&format!("{name} count {size}"), "dedupfs", times);
+        }
+    }
+}
+
+/// Stores data, and notes the seconds as `name size`, and the bytes of the index's buckets that were read as `name read size`.
+fn store(figures: &mut Figures, name: &str, size: u64, pool: &Pool, work: impl FnOnce() -> Outcome) -> Outcome {
+    let read = || -> Outcome<u64> {
+        let stats = pool.stats()?;
+        Ok(stats.number("chunk_index.bucket_read_bytes")? + stats.number("recipe_index.bucket_read_bytes")?)
+    };
+    let before = read()?;
+    let seconds = timed(work)?;
+    let bytes = (read()? - before) as f64;
+    figures.note(&format!("{name} {size}"), "dedupfs", seconds);
+    figures.note(&format!("{name} read {size}"), "dedupfs", bytes);
+    say!("run {}: {name}: {seconds:.4} s, {:.3} MB of the index read", figures.run, bytes / 1e6);
     Ok(())
 }
 
 /// Fills the pool, which is not mounted, to a size, and measures everything once.
-fn measure(figures: &mut Figures, pool: &mut Pool, content: &mut Content, size: u64, drop_caches: bool) -> Outcome {
+fn measure(figures: &mut Figures, pool: &mut Pool, content: &mut Content, size: u64, args: &Depth) -> Outcome {
     pool.mount()?;
     beside(figures, "filling", size, pool, || content.fill(pool, size))?;
+    note_profile(figures, &pool.stats()?, size);
     pool.unmount()?;
-    files::cold(&pool.path, drop_caches)?;
+    files::cold(&pool.path, args.caches.drop_caches)?;
     let seconds = timed(|| pool.mount())?;
     figures.note(&format!("mount {size}"), "dedupfs", seconds);
+    say!("run {}: mount: {seconds:.4} s", figures.run);
     record(figures, "stats", size, pool, || pool.stats().map(drop))?;
     let stats = pool.stats()?;
+    figures.note(&format!("files {size}"), "dedupfs", content.files.len() as f64);
     for (name, field) in [("chunks", "unique_chunks"), ("index", "index_bytes")] {
         figures.note(&format!("{name} {size}"), "dedupfs", stats.number(field)? as f64);
     }
+    store(figures, "again", size, pool, || content.write_again(pool, args.probe))?;
+    files::remove(&pool.at("again"))?;
+    let held_bytes = content.held_bytes;
+    store(figures, "new", size, pool, || content.fill(pool, held_bytes + args.probe))?;
+    pool.reclaim()?;
     record(figures, "idle gc", size, pool, || pool.reclaim())?;
-    content.remove_some()?;
+    content.remove_some(pool)?;
     record(figures, "gc", size, pool, || pool.reclaim())?;
-    content.remove_some()?;
+    content.remove_some(pool)?;
     beside(figures, "gc", size, pool, || pool.reclaim())?;
     beside(figures, "check", size, pool, || check(pool))?;
     beside(figures, "scrub", size, pool, || scrub(pool))?;
     figures.note(&format!("memory {size}"), "dedupfs", pool.memory_bytes("VmRSS"));
     pool.unmount()?;
-    files::cold(&pool.path, drop_caches)?;
-    let (fsck, peak) = timed_with_peak(dedupfs("fsck").arg(&pool.path))?;
-    figures.note(&format!("fsck {size}"), "dedupfs", fsck);
-    figures.note(&format!("fsck memory {size}"), "dedupfs", peak);
-    say!("run {}: mount: {seconds:.4} s; fsck: {fsck:.4} s", figures.run);
+    for (name, options) in [("fsck", &[][..]), ("trial", &["--trial-recovery"])] {
+        files::cold(&pool.path, args.caches.drop_caches)?;
+        let (seconds, peak) = timed_with_peak(dedupfs("fsck").args(options).arg(&pool.path))?;
+        figures.note(&format!("{name} {size}"), "dedupfs", seconds);
+        figures.note(&format!("{name} memory {size}"), "dedupfs", peak);
+        say!("run {}: {name}: {seconds:.4} s", figures.run);
+    }
     Ok(())
 }
 
 /// Runs the command.
 pub fn run(args: &Depth) -> Outcome {
     let sizes = ascending(&args.sizes)?;
-    let largest = sizes.last().copied().unwrap_or_default();
+    let largest = sizes.last().copied().unwrap_or_default() + args.probe;
     let mut options = args.pool.clone();
     options.mkfs.0.extend(["--chunk-size", &args.chunk_size].map(str::to_owned));
-    let disk = if args.thin { largest / 16 } else { largest + largest / 4 } + (1 << 30);
+    // Of a chunk 120 bytes in the index, of a file 700 in the namespace, its export and the recipes.
+    let with_names = largest / args.file_size * 1500 + if args.thin { largest / 16 } else { largest + largest / 4 };
     let programs = ["dedupfs", "dedupfs-stats", "dedupfs-gc"];
-    let Bench { work, mut pool, .. } = Bench::new(&programs, &[], &options, 0, disk)?;
+    let Bench { work, mut pool, .. } = Bench::new(&programs, &[], &options, 0, with_names + (1 << 30))?;
     let machine = machine::describe(&work)?;
-    let (mut figures, mut content) = (Figures::default(), Content { is_thin: args.thin, ..Content::default() });
+    let mut figures = Figures::default();
+    let (files, file_bytes) = (Vec::new(), args.file_size);
+    let mut content = Content { is_thin: args.thin, file_bytes, files, written: 0, held_bytes: 0 };
     pool.format()?;
     for size in &sizes {
         for run in 1..=args.runs {
             say!("filling the pool to {}", human(*size));
             figures.run = run;
-            measure(&mut figures, &mut pool, &mut content, *size, args.caches.drop_caches)?;
+            measure(&mut figures, &mut pool, &mut content, *size, args)?;
         }
     }
-
     println!("{machine}\n{}", machine::describe_end(args.runs)?);
     println!(
         "- {} data in files of {}, in chunks of {} in the mean; the pool is mounted and checked with an empty page cache",
         if args.thin { "thin" } else { "random" },
-        human(FILE_BYTES),
+        human(args.file_size),
         args.chunk_size
     );
-    println!(
-        "- removed is 1% of the files, one at least; kB are what the daemon read meanwhile, from the page cache too"
-    );
-    println!("- memory of the daemon after reclaiming; that of fsck is looked up ten times a second");
-    let columns = [
-        "data in the pool",
-        "chunks",
-        "index, MiB",
-        "mounted in, s",
-        "statistics, s",
-        "kB read",
-        "gc of nothing, s",
-        "kB read",
-        "gc of 1%, s",
-        "kB read",
-        "memory of the daemon, MiB",
-        "fsck, s",
-        "memory of fsck at most, MiB",
-    ];
-    println!("\n{}", table::head(&columns));
-    for size in &sizes {
-        let median = |name: &str, unit: f64, decimals| {
-            cell(figures.median(&format!("{name} {size}"), "dedupfs").map(|value| value / unit), decimals)
-        };
-        let peak = figures.most(&format!("fsck memory {size}"), "dedupfs").map(|bytes| bytes / 1_048_576.0);
-        print_row!(
-            human(*size),
-            median("chunks", 1.0, 0),
-            median("index", 1_048_576.0, 1),
-            median("mount", 1.0, 3),
-            median("stats", 1.0, 4),
-            median("stats read", 1e3, 1),
-            median("idle gc", 1.0, 4),
-            median("idle gc read", 1e3, 1),
-            median("gc", 1.0, 3),
-            median("gc read", 1e3, 1),
-            median("memory", 1_048_576.0, 0),
-            median("fsck", 1.0, 2),
-            cell(peak, 0)
-        );
-    }
-    println!(
-        "\nMilliseconds that the sync of a small file takes, one each 50 ms, beside other work (a scrub of {SCRUB_SECS} s at most):\n"
-    );
-    println!("{}", table::head(&["data in the pool", "work", "syncs", "median", "99%", "longest"]));
-    for (size, work) in sizes.iter().flat_map(|size| WORK.map(|work| (size, work))) {
-        let figure = |of: &str| format!("{work} synced {of} {size}");
-        let median = |of: &str| cell(figures.median(&figure(of), "dedupfs"), 1);
-        let longest = cell(figures.most(&figure("100"), "dedupfs"), 1);
-        print_row!(
-            human(*size),
-            work,
-            cell(figures.median(&figure("count"), "dedupfs"), 0),
-            median("50"),
-            median("99"),
-            longest
-        );
-    }
+    depth_tables::print(&figures, &sizes, args.probe);
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -130,7 +131,18 @@ pub fn memory_bytes(pid: u32, field: &str) -> Option<f64> {
 
 /// Returns the bytes that a process has read until now, those of the kernel's caches too. Nothing if it has ended.
 pub fn read_bytes(pid: u32) -> Option<f64> {
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    read_bytes_at(&format!("/proc/{pid}").into())
+}
+
+/// Returns the bytes that the threads of a process with this name have read: nothing if the process has ended.
+pub fn read_bytes_of(pid: u32, thread: &str) -> Option<f64> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_named = |path: &PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim_end() == thread);
+    Some(threads.filter(is_named).filter_map(|path| read_bytes_at(&path)).sum())
+}
+
+fn read_bytes_at(path: &PathBuf) -> Option<f64> {
+    let io = fs::read_to_string(path.join("io")).ok()?;
     io.lines().find_map(|line| line.strip_prefix("rchar:"))?.trim().parse().ok()
 }
 
@@ -143,6 +155,9 @@ mod tests {
         let own = std::process::id();
         let before = read_bytes(own);
         assert!(before.is_some() && read_bytes(own) > before);
+        assert!(read_bytes_of(own, "no such thread") == Some(0.0) && read_bytes_of(0, "") == None);
+        let name = fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
+        assert!(read_bytes_of(own, name.trim_end()) > Some(0.0));
         assert!(["VmRSS", "VmHWM"].into_iter().all(|field| memory_bytes(own, field) > Some(0.0)));
         assert!(timed_with_peak(&mut crate::command!("sleep", "0.2")).is_ok_and(|(seconds, _)| seconds >= 0.2));
     }

@@ -20,6 +20,7 @@ mod cleanup;
 mod command;
 mod data;
 mod depth;
+mod depth_tables;
 mod figures;
 mod files;
 mod images;

@@ -62,6 +62,11 @@ pub fn size_1m(text: &str) -> Result<u64, String> {
     parse_size(text).and_then(|bytes| if bytes < 1 << 20 { Err("it must be 1M or more".into()) } else { Ok(bytes) })
 }
 
+/// Parses a size of 4 KiB or more, in bytes.
+pub fn size_4k(text: &str) -> Result<u64, String> {
+    parse_size(text).and_then(|bytes| if bytes < 4096 { Err("it must be 4K or more".into()) } else { Ok(bytes) })
+}
+
 /// Parses a number from 1 to 9,999,999.
 pub fn count(text: &str) -> Result<u64, String> {
     let number = text.parse().ok().filter(|number| (1..10_000_000).contains(number));

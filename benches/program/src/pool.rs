@@ -159,6 +159,11 @@ impl Pool {
         self.daemon.and_then(figures::read_bytes)
     }
 
+    /// Returns the bytes that a thread of the daemon has read; see [`figures::read_bytes_of`].
+    pub fn read_bytes_of(&self, thread: &str) -> Option<f64> {
+        self.daemon.and_then(|pid| figures::read_bytes_of(pid, thread))
+    }
+
     /// Reads the statistics.
     pub fn stats(&self) -> Outcome<Stats> {
         let target = if self.daemon.is_some() { &self.mnt } else { &self.path };
@@ -184,6 +189,13 @@ impl Stats {
     pub fn number(&self, name: &str) -> Outcome<u64> {
         let found = self.0.pointer(&format!("/{}", name.replace('.', "/"))).and_then(Value::as_u64);
         found.map_or_else(|| fail(format!("dedupfs-stats --json has no {name}")), Ok)
+    }
+
+    /// Returns how often a component was at work since the mount, and its milliseconds; nothing if it was not.
+    pub fn profile(&self, component: &str) -> Option<(f64, f64)> {
+        let listed = self.0.pointer("/profile/components")?.as_array()?;
+        let found = listed.iter().find(|one| one["name"] == component)?;
+        Some((found["times"].as_f64()?, found["total_ms"].as_f64()?))
     }
 }
 

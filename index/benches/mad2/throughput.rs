@@ -19,7 +19,7 @@ use std::time::Instant;
 
 use dedupfs_index::filter::{FilterPlan, Query, Verdict};
 use dedupfs_index::{Change, Index, IndexOptions};
-use dedupfs_store::Fingerprint;
+use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::{MILLION, fingerprint, location, made};
 
@@ -141,7 +141,11 @@ pub(crate) fn run(directory: &Path, transferred: u64) {
                                 }
                             }
                             let counted = prints.iter().filter(|print| !print.is_zero());
-                            changes.extend(counted.map(|print| Change::Count { fingerprint: *print, delta: 1 }));
+                            changes.extend(counted.map(|print| Change::Count {
+                                fingerprint: *print,
+                                delta: 1,
+                                hint: ContainerId::NONE,
+                            }));
                             if batch % ROW_BATCHES == ROW_BATCHES - 1 {
                                 sender.send(std::mem::take(&mut changes)).unwrap();
                             }

@@ -52,12 +52,14 @@ impl ContainerShares {
     }
 
     pub(crate) fn of(&self, container: ContainerId) -> Option<Share> {
-        // Most tankers have none of it: containers and tankers follow the same order.
-        if self.shares.last().is_none_or(|(last, _)| *last < container) {
-            return None;
-        }
         let place = self.shares.binary_search_by_key(&container, |(container, _)| *container).ok()?;
         self.shares.get(place).map(|(_, share)| *share)
+    }
+
+    /// The first and the last container; of an empty list a span that has none.
+    pub(crate) fn span(&self) -> (ContainerId, ContainerId) {
+        let of = |share: Option<&(ContainerId, Share)>| share.map(|(container, _)| *container);
+        of(self.shares.first()).zip(of(self.shares.last())).unwrap_or((ContainerId(u64::MAX), ContainerId(0)))
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -29,6 +29,6 @@ pub(crate) use occupancy::ListOf;
 pub(crate) use occupancy::OccupancyList;
 #[cfg(feature = "fuzzing")]
 pub(crate) use pages::{PagedFile, PagedFileKind};
-pub(crate) use set::{Found, SealedSet};
+pub(crate) use set::{Found, Question, SealedSet};
 pub(crate) use summary::{SummaryNames, refresh_filter};
 pub(crate) use tanker::{FilterOf, SealedTanker, TankerNames, Writer, bucket_of_prefix};

@@ -7,9 +7,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dedupfs_store::{Fingerprint, Result};
+use dedupfs_store::{ContainerId, Fingerprint, Result};
 
 use super::cache::PageCache;
+use super::containers::Share;
 use super::tanker::{SealedTanker, bucket_of};
 use crate::bloom::{COLUMNS_MAX, Columns, FilterArray, Hashes};
 use crate::cell::Location;
@@ -50,7 +51,26 @@ pub(crate) struct SealedSet {
     guided_since: Vec<u64>,
     /// The first set from which on no tanker has gone, or had other cells.
     grown_since: u64,
+    /// For each tanker, its first and its last container: few numbers, so that a search passes over most tankers.
+    spans: Vec<(ContainerId, ContainerId)>,
 }
+
+/// The fingerprints of a lookup, by number.
+pub(crate) struct Question<F, H> {
+    pub(crate) fingerprint: F,
+    /// The container that may have it; `NONE` if unknown.
+    pub(crate) hint: H,
+    pub(crate) means: Means,
+}
+
+impl<F> Question<F, fn(u32) -> ContainerId> {
+    pub(crate) fn unhinted(fingerprint: F, means: Means) -> Self {
+        Self { fingerprint, hint: |_| ContainerId::NONE, means }
+    }
+}
+
+/// Tankers that are asked by a hint: a container with cells in more of them is looked for with the filters.
+const HINTED_MAX: usize = 2;
 
 /// (number of the query, position of a tanker, or [`GUIDE`] and the number of a guide). Sorted, they are in the order of queries, newest
 /// tanker first, guides last.
@@ -89,7 +109,9 @@ impl SealedSet {
         }
         let since = vec![epoch; tankers.len()];
         let guided_since = vec![epoch; guides.len()];
-        Self { epoch, tankers, filters, valid, owners, uncovered, guides, since, guided_since, grown_since: epoch }
+        let spans = tankers.iter().map(|tanker| tanker.containers.span()).collect();
+        let grown_since = epoch;
+        Self { epoch, tankers, filters, valid, owners, uncovered, guides, since, guided_since, grown_since, spans }
     }
 
     /// Makes the set that follows this one.
@@ -135,6 +157,31 @@ impl SealedSet {
 
     pub(crate) fn tankers(&self) -> &[Arc<SealedTanker>] {
         &self.tankers
+    }
+
+    /// The tankers with cells of a container, with their positions and their shares of it. Cost: a comparison for each tanker.
+    pub(crate) fn tankers_with(
+        &self,
+        container: ContainerId,
+    ) -> impl Iterator<Item = (u32, &Arc<SealedTanker>, Share)> + use<'_> {
+        let spans = (0..).zip(&self.tankers).zip(&self.spans);
+        let spanning = spans.filter(move |(_, (first, last))| (*first..=*last).contains(&container));
+        spanning.filter_map(move |((position, tanker), _)| Some((position, tanker, tanker.containers.of(container)?)))
+    }
+
+    /// The tankers that hints name: (place in `wanted`, position).
+    fn hinted(&self, wanted: &[u32], hint: impl Fn(u32) -> ContainerId) -> Vec<Candidate> {
+        let hints = (0..).zip(wanted).map(|(place, &item)| (hint(item), place));
+        let mut hints: Vec<(ContainerId, u32)> = hints.filter(|(hint, _)| *hint != ContainerId::NONE).collect();
+        hints.sort_unstable();
+        let mut named = Vec::with_capacity(hints.len());
+        for of_container in hints.chunk_by(|(one, _), (next, _)| one == next) {
+            let positions = || self.tankers_with(of_container[0].0).map(|(position, ..)| position);
+            if positions().nth(HINTED_MAX).is_none() {
+                named.extend(positions().flat_map(|position| of_container.iter().map(move |hint| (hint.1, position))));
+            }
+        }
+        named
     }
 
     /// The guides of the next set: these without those that a new one replaces, and the new one.
@@ -241,25 +288,29 @@ impl SealedSet {
         Ok(None)
     }
 
-    /// Looks many fingerprints up. `wanted` are numbers that `fingerprint` translates; `each` is called for those
-    /// found. Each bucket is fetched once per call, tanker by tanker in the order of the file. Without the filters
-    /// every tanker is asked.
+    /// Looks many fingerprints up. `wanted` are their numbers in the question; `each` is called for those found. Tankers that hints name are
+    /// asked first. Then each bucket is fetched once per call, tanker by tanker in the order of the file. Without the filters every tanker is
+    /// asked.
     pub(crate) fn find_many<'f>(
         &self,
         cache: &PageCache,
         wanted: &mut [u32],
-        means: Means,
-        fingerprint: impl Fn(u32) -> &'f Fingerprint,
+        question: &Question<impl Fn(u32) -> &'f Fingerprint, impl Fn(u32) -> ContainerId>,
         mut each: impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
     ) -> Result<()> {
         if self.tankers.is_empty() || wanted.is_empty() {
             return Ok(());
         }
+        let fingerprint = &question.fingerprint;
         wanted.sort_unstable_by_key(|&item| fingerprint(item));
-        let questions = self.candidates_with(means, wanted.iter().map(|&item| fingerprint(item)));
+        let mut asked = Asked { set: self, cache, wanted, answered: vec![false; wanted.len()] };
+        asked.ask(self.hinted(wanted, &question.hint), &fingerprint, &mut each)?;
+        let left: Vec<u32> = (0..).zip(&asked.answered).filter(|(_, is)| !**is).map(|(place, _)| place).collect();
+        let of_left = left.iter().map(|&place| fingerprint(wanted[place as usize]));
+        let mut questions = self.candidates_with(question.means, of_left);
+        questions.iter_mut().for_each(|(query, _)| *query = left[*query as usize]);
         let (of_guides, of_tankers): (Vec<_>, Vec<_>) =
             questions.into_iter().partition(|(_, candidate)| *candidate >= GUIDE);
-        let mut asked = Asked { set: self, cache, wanted, answered: vec![false; wanted.len()] };
         asked.ask(of_tankers, &fingerprint, &mut each)?;
         // Only what is left costs pages of guides.
         let mut led_to = Vec::new();

@@ -52,7 +52,7 @@ fn rows_are_applied_in_order_and_once() {
 #[test]
 fn contradictions_are_reported_and_harmless() {
     let (_, index) = empty(TINY);
-    let zero = Change::Count { fingerprint: Fingerprint::ZERO, delta: 1 };
+    let zero = Change::Count { fingerprint: Fingerprint::ZERO, delta: 1, hint: ContainerId::NONE };
     let report = index.apply(1, &[count(1, 2), insert(1, 1), count(1, -1), insert(2, 1), count(2, -1), zero]).unwrap();
     let kinds: Vec<_> = report.inconsistencies.iter().map(|found| found.kind).collect();
     // In the order of shards, not of changes: compare as a set.

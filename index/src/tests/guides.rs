@@ -124,6 +124,46 @@ fn what_guides_lead_to_can_change_and_go() {
     assert!(disk.list(DIRECTORY).unwrap().iter().all(|entry| !entry.name.ends_with(".guide")));
 }
 
+/// A count, a removal and a lookup that know the container read no page of a guide: its tankers are known by their lists.
+#[test]
+fn regression_a_known_container_leads_to_its_tanker_without_pages_of_guides() {
+    let (_disk, index) = empty(IndexOptions { cache_bytes: 0, ..ROOMY });
+    let mut row = 0;
+    grow(&index, &mut row, 0..4000);
+    let asked: Vec<_> = (1000..1050).map(fingerprint).collect();
+    let home = |item: usize| ContainerId(1 + (1000 + item as u64) / 10);
+    let reads = |hint: &dyn Fn(usize) -> ContainerId| {
+        let before = index.stats().bucket_reads;
+        let mut sealed = index.sealed_cells_in(&asked, hint).unwrap();
+        let cells = index.cells_of(&asked, &mut sealed).unwrap();
+        for (item, cell) in cells.into_iter().enumerate() {
+            assert_eq!(cell, Some(Cell { location: location(home(item).0), references: 0 }));
+        }
+        index.stats().bucket_reads - before
+    };
+    let (without, with) = (reads(&|_| ContainerId::NONE), reads(&home));
+    let wrong = reads(&|item| ContainerId(home(item).0 + 100));
+    let in_no_tanker = reads(&|_| ContainerId(u64::MAX >> 1));
+    assert!(
+        with + 20 < without && without < wrong && in_no_tanker == without,
+        "{with} {without} {wrong} {in_no_tanker}"
+    );
+
+    let counted = |change: &dyn Fn(u64) -> Change, row: u64| {
+        let before = index.stats().bucket_reads;
+        index.apply(row, &(1000..1050).map(change).collect::<Vec<_>>()).unwrap();
+        index.stats().bucket_reads - before
+    };
+    let delta = |hint: ContainerId| move |number| Change::Count { fingerprint: fingerprint(number), delta: 1, hint };
+    let up = counted(&|number| delta(ContainerId(1 + number / 10))(number), row + 1);
+    assert!(up <= with, "{up} {with}");
+    index.checkpoint(row + 1).unwrap();
+    counted(&|number| Change::Count { fingerprint: fingerprint(number), delta: -1, hint: ContainerId::NONE }, row + 2);
+    index.checkpoint(row + 2).unwrap();
+    assert!(counted(&|number| remove(number, 1 + number / 10), row + 3) <= with);
+    index.self_check().unwrap();
+}
+
 #[test]
 fn a_guide_that_is_not_published_costs_nothing_but_its_work() {
     let (disk, index) = empty(ROOMY);

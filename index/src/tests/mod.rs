@@ -54,8 +54,9 @@ pub(crate) fn insert(number: u64, container: u64) -> Change {
     Change::Insert { fingerprint: fingerprint(number), location: location(container) }
 }
 
+/// Its hint may be right, wrong or none.
 pub(crate) fn count(number: u64, delta: i64) -> Change {
-    Change::Count { fingerprint: fingerprint(number), delta }
+    Change::Count { fingerprint: fingerprint(number), delta, hint: ContainerId(number % 4) }
 }
 
 pub(crate) fn remove(number: u64, container: u64) -> Change {

@@ -85,7 +85,7 @@ impl Model {
                 }
                 false
             }
-            Change::Count { fingerprint, delta } => match self.committed.get_mut(&fingerprint) {
+            Change::Count { fingerprint, delta, .. } => match self.committed.get_mut(&fingerprint) {
                 None => {
                     if delta > 0 {
                         let lost = Cell { location: Location::Lost, references: delta as u32 };

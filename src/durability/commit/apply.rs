@@ -15,7 +15,7 @@ use std::cell::Cell;
 use dedupfs_base::Result;
 use dedupfs_content::{AnyView, Extended, Indexes, NodeReader, Stores};
 use dedupfs_index::{Change, Location};
-use dedupfs_store::recipe::{Reference, Root};
+use dedupfs_store::recipe::{Child, Reference, Root};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, LogOp};
 use dedupfs_sync::canary::{Canary, is_planted};
 
@@ -186,7 +186,8 @@ impl Applier<'_> {
     }
 
     fn count(&self, pending: &mut Pending, reference: &Reference, delta: i64) -> Result<()> {
-        self.push(pending, reference.kind(), Change::Count { fingerprint: reference.fingerprint(), delta })
+        let Child { fingerprint, hint, .. } = *reference.child();
+        self.push(pending, reference.kind(), Change::Count { fingerprint, delta, hint })
     }
 
     fn push(&self, pending: &mut Pending, kind: ContainerKind, change: Change) -> Result<()> {

@@ -143,7 +143,11 @@ mod tests {
         let lost = (0..1000)
             .step_by(50)
             .map(|number| Change::Lose { fingerprint: fingerprint(number), container: ContainerId(1) });
-        let count = |number| Change::Count { fingerprint: fingerprint(number), delta: i64::from(number % 3) };
+        let count = |number| Change::Count {
+            fingerprint: fingerprint(number),
+            delta: i64::from(number % 3),
+            hint: ContainerId::NONE,
+        };
         index.apply(1, &(0..1000).map(insert).chain((0..1000).map(count)).chain(lost).collect::<Vec<_>>()).unwrap();
         index.checkpoint(1).unwrap();
         // Each number is marked as often as it is counted, but for 7, and some that no cell has.

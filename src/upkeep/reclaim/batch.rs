@@ -171,7 +171,7 @@ impl<'b, 'r> Batch<'b, 'r> {
             }
             return Ok(if is_partial { Looked::Unreadable(partial(container)) } else { Looked::Through });
         }
-        let mut sealed = index.sealed_cells_of(&fingerprints)?;
+        let mut sealed = index.sealed_cells_in(&fingerprints, &|_| container)?;
         let cells = index.cells_of(&fingerprints, &mut sealed)?;
         let mut has_lost = false;
         for (entry, cell) in table.entries.iter().zip(cells) {
@@ -266,7 +266,8 @@ impl<'b, 'r> Batch<'b, 'r> {
                 .collect();
             // Looked up before writers have to wait; later changes are in memory.
             let fingerprints: Vec<Fingerprint> = now.iter().map(|gathered| gathered.fingerprint).collect();
-            let mut sealed: SealedCells = self.run.core.indexes.of(self.kind).sealed_cells_of(&fingerprints)?;
+            let hint = |item: usize| now.get(item).map_or(ContainerId::NONE, |gathered| gathered.from);
+            let mut sealed: SealedCells = self.run.core.indexes.of(self.kind).sealed_cells_in(&fingerprints, &hint)?;
             core.dedup.wait_for_room()?;
             let copied = core.dedup.copy_forward(self.kind, stream, &chunks, &mut sealed)?;
             self.run.report.chunks_moved += copied.chunks;

@@ -327,7 +327,7 @@ impl<'a> Run<'a> {
     /// Finds the live chunks of a group and the order in which the newest recipes use them. `None` if the run should
     /// end.
     fn order(&self, kind: ContainerKind, group: &[Candidate]) -> Result<Option<GroupOrder>> {
-        let mut fingerprints = Vec::new();
+        let (mut fingerprints, mut homes) = (Vec::new(), Vec::new());
         let mut ranges = Vec::with_capacity(group.len());
         for victim in group {
             let first = fingerprints.len();
@@ -336,12 +336,14 @@ impl<'a> Run<'a> {
                 fingerprints.extend(table.entries.iter().map(|entry| entry.fingerprint));
             }
             ranges.push((victim.id, first..fingerprints.len()));
+            homes.resize(fingerprints.len(), victim.id);
             if self.pace.between_steps().is_some() {
                 return Ok(None);
             }
         }
         let index = self.core.indexes.of(kind);
-        let mut sealed = index.sealed_cells_of(&fingerprints)?;
+        let hint = |item: usize| homes.get(item).copied().unwrap_or(ContainerId::NONE);
+        let mut sealed = index.sealed_cells_in(&fingerprints, &hint)?;
         let cells = index.cells_of(&fingerprints, &mut sealed)?;
         let mut alive = Vec::with_capacity(fingerprints.len());
         for (container, range) in &ranges {
