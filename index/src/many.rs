@@ -55,6 +55,12 @@ impl Index {
         })
     }
 
+    /// Whether [`cells_of`](Self::cells_of) would need no I/O for fingerprints that memory does not hold.
+    #[must_use]
+    pub fn is_current(&self, sealed: &SealedCells) -> bool {
+        self.sealed_epoch() == sealed.epoch
+    }
+
     /// Returns the current cells of the same fingerprints, as [`get`](Self::get) would. Changes since the lookup are in
     /// memory, unless a checkpoint was published meanwhile: then the cells are looked up again. So they are if memory
     /// held a cell then and does not now: publishing takes sealed cells out of it behind the switch of tankers.

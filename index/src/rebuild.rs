@@ -107,9 +107,10 @@ impl IndexBuilder {
         self.push(Change::Set { fingerprint, cell: Cell { location, references } })
     }
 
-    /// Adds to the references of a fingerprint. An unset fingerprint becomes a cell without a container.
-    pub fn count(&mut self, fingerprint: Fingerprint, delta: i64) -> Result<()> {
-        self.push(Change::Count { fingerprint, delta, hint: ContainerId::NONE })
+    /// Adds to the references of a fingerprint. An unset fingerprint becomes a cell without a container. `hint` is a container that may have
+    /// it, or `NONE`.
+    pub fn count(&mut self, fingerprint: Fingerprint, delta: i64, hint: ContainerId) -> Result<()> {
+        self.push(Change::Count { fingerprint, delta, hint })
     }
 
     fn push(&mut self, change: Change) -> Result<()> {
@@ -178,7 +179,11 @@ impl IndexBuilder {
         Ok(self.index)
     }
 
+    /// Guides are tended before: with filters alone, each cell that is set would ask every tanker so far.
     fn write_checkpoint(&self, position: u64, extent: Extent) -> Result<()> {
+        if let Err(error) = self.index.tend_guides(&mut || true) {
+            tracing::warn!(%error, "no guide to the tankers of the new index can be made");
+        }
         let frozen = self.index.freeze_locked(&mut self.index.applier.lock(), position, extent);
         self.index.write(frozen)
     }

@@ -11,7 +11,7 @@ use dedupfs_store::superblock::Superblock;
 use dedupfs_store::{ContainerKind, StoreError};
 
 use super::open::OpenOptions;
-use crate::config::MemoryPlan;
+use crate::config::{Fingerprints, MemoryPlan};
 use crate::durability::indexes::{both, chunk_index, index_options, recipe_index};
 use crate::progress::Progress;
 use crate::upkeep::check::{BuildPlace, RebuildReport, Rebuilder};
@@ -53,7 +53,12 @@ impl IndexSources<'_> {
     }
 
     /// Rebuilds both indexes on the other side, which counts from then on.
-    pub(super) fn rebuild(&self, rebuild: &Rebuild<'_>) -> Result<(Index, Index, RebuildReport)> {
+    ///
+    /// Filters have room for the fingerprints that the containers name, also if that takes from caches, which have no work meanwhile.
+    pub(super) fn rebuild(&self, rebuild: &Rebuild<'_>) -> Result<RebuildReport> {
+        let fingerprints = Fingerprints { chunks: self.stores.data.chunks(), nodes: self.stores.recipes.chunks() };
+        let memory = MemoryPlan::new(self.memory.total_bytes, fingerprints);
+        let options = |kind| index_options(&self.superblock.properties, &memory, kind);
         let used = self.namespace.index_side();
         // The side in use must not keep rebuild progress: after a switch and back, a later rebuild would take it for its own.
         for directory in both(used) {
@@ -64,8 +69,8 @@ impl IndexSources<'_> {
             device: self.device,
             pool: &self.superblock.pool,
             side,
-            chunks: BuildPlace { directory: chunk_index(side), options: self.options(ContainerKind::Data) },
-            nodes: BuildPlace { directory: recipe_index(side), options: self.options(ContainerKind::Recipe) },
+            chunks: BuildPlace { directory: chunk_index(side), options: options(ContainerKind::Data) },
+            nodes: BuildPlace { directory: recipe_index(side), options: options(ContainerKind::Recipe) },
             namespace: self.namespace,
             stores: self.stores,
             fingerprinter: rebuild.fingerprinter,
@@ -73,7 +78,8 @@ impl IndexSources<'_> {
             read_data: rebuild.options.rebuild_reads_data || self.namespace.has_losses(),
             progress: rebuild.progress,
         };
-        rebuilder.run()
+        let (_, _, report) = rebuilder.run()?;
+        Ok(report)
     }
 }
 

@@ -167,7 +167,7 @@ pub fn recover_on(
         // Checked before the rebuild of the index, which takes longest.
         if forced || report.restored.shortfall.is_empty() {
             sources.namespace.begin_writing()?;
-            (_, _, report.rebuilt) = sources.index_sources(&superblock, &memory).rebuild(&rebuild)?;
+            report.rebuilt = sources.index_sources(&superblock, &memory).rebuild(&rebuild)?;
             if report.rebuilt.missing > 0 && !restored.has_losses {
                 let missing = report.rebuilt.missing;
                 report

@@ -9,8 +9,7 @@
 //! The data root is read through an [`OverlayDevice`] and never written. Scratch space takes as
 //! much as names, recipes and indexes of the meta root.
 //!
-//! Memory, besides the pool's own: [`TRIAL_MEMORY_BYTES`] for the indexes, as in a pool with that `--memory`; 17 bytes for each key
-//! that changed since the export, at most [`CHANGED_MAX`] keys, so 36 MiB.
+//! Memory, besides the pool's own: that of the indexes, as in a pool with that `--memory`; 17 bytes for each key that changed since the export, at most [`CHANGED_MAX`] keys, so 36 MiB.
 //!
 //! A trial ends early when its caller goes away, when [`Pool::stop_trial`] asks it to, or when the pool closes: the next change of scratch
 //! space then fails.
@@ -42,7 +41,7 @@ use crate::progress::Progress;
 
 /// Directory below the scratch space that holds the trial.
 pub(super) const SCRATCH: &str = "dedupfs-trial";
-/// Memory budget of the recovered pool, beside that of the pool itself.
+/// Memory budget of the recovered pool of a trial beside clients.
 pub const TRIAL_MEMORY_BYTES: u64 = MEMORY_BYTES_MIN;
 /// Scratch space required beyond the size of the meta root's files.
 const ROOM_BYTES: u64 = 64 << 20;
@@ -112,17 +111,17 @@ impl Drop for RunningTrial<'_> {
 }
 
 impl Pool {
-    /// Recovers from the data root alone into a directory below `scratch`, compares, and removes it again.
+    /// Recovers from the data root alone into a directory below `scratch`, with so much memory, compares, and removes it again.
     ///
     /// # Errors
     /// `Busy` if a reclaim or check is running, or too many keys change meanwhile; scratch space that cannot be written or is too
     /// small; a namespace that cannot be read; `Ended` if it was stopped, the pool closes or the caller goes away. Faults of the export are in the report.
-    pub fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
+    pub fn trial_recovery(&self, scratch: &Path, memory_bytes: u64, progress: &dyn Progress) -> Result<TrialReport> {
         self.end_background();
         let _one = self.exclusively()?;
         let _running = self.trial.begin();
         let made: Vec<&Path> = scratch.ancestors().take_while(|directory| !directory.exists()).collect();
-        let report = self.try_in(scratch, progress);
+        let report = self.try_in(scratch, memory_bytes, progress);
         for directory in made {
             // It stays if somebody has put something there meanwhile.
             let _ = std::fs::remove_dir(directory);
@@ -135,7 +134,7 @@ impl Pool {
         self.trial.is_stopped.store(true, Ordering::Release);
     }
 
-    fn try_in(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport> {
+    fn try_in(&self, scratch: &Path, memory_bytes: u64, progress: &dyn Progress) -> Result<TrialReport> {
         let started = Instant::now();
         let device: Arc<dyn Device> = Arc::new(FileDevice::create(scratch)?);
         check_own(scratch)?;
@@ -148,7 +147,7 @@ impl Pool {
             let stage: Arc<dyn Device> = Arc::new(Subdirectory::create(device.clone(), SCRATCH)?);
             let stage: Arc<dyn Device> = Arc::new(ObservedDevice::new(stage, ending.clone()));
             let held = self.core.exporter.hold();
-            let outcome = try_recover(&self.core, &held, &stage, &progress);
+            let outcome = try_recover(&self.core, &held, &stage, memory_bytes, &progress);
             drop(stage);
             let removed = remove(&*device);
             let report = match outcome {
@@ -270,6 +269,7 @@ fn try_recover(
     core: &Core,
     held: &HeldExport<'_>,
     stage: &Arc<dyn Device>,
+    memory_bytes: u64,
     progress: &dyn Progress,
 ) -> Result<TrialReport> {
     let data: Arc<dyn Device> = Arc::new(OverlayDevice::new(core.data_device.clone(), TRIAL_MEMORY_BYTES));
@@ -297,14 +297,14 @@ fn try_recover(
     (report.row, report.time_secs) = (restored.report.row, restored.report.time_secs);
     (report.files, report.directories) = (restored.report.files, restored.report.directories);
     report.missing.extend(restored.report.shortfall);
-    let memory = MemoryPlan::new(TRIAL_MEMORY_BYTES, Fingerprints::default());
+    let memory = MemoryPlan::new(memory_bytes, Fingerprints::default());
     let sources = Sources::open_as(stage, &data, &superblock, &memory, Admission::Any)?;
     report.missing.extend(sources.missing_shortfall());
     let fingerprinter = Fingerprinter::new(superblock.properties.fingerprint);
-    let options = OpenOptions { rebuild_index: true, memory_bytes: TRIAL_MEMORY_BYTES, ..OpenOptions::default() };
+    let options = OpenOptions { rebuild_index: true, memory_bytes, ..OpenOptions::default() };
     let rebuild = Rebuild { options: &options, fingerprinter: &fingerprinter, progress };
     sources.namespace.begin_writing()?;
-    let (_, _, rebuilt) = sources.index_sources(&superblock, &memory).rebuild(&rebuild)?;
+    let rebuilt = sources.index_sources(&superblock, &memory).rebuild(&rebuild)?;
     report.containers = rebuilt.containers;
     if rebuilt.missing > 0 && !restored.has_losses {
         report

@@ -186,8 +186,10 @@ impl UnrecoveredPool {
             Some(opened) => opened.map(|(chunks, nodes)| (chunks, nodes, None))?,
             None => {
                 let rebuild = Rebuild { options: &self.options, fingerprinter: &fingerprinter, progress };
-                let (chunks, nodes, report) =
-                    self.sources.index_sources(&self.superblock, &self.memory).rebuild(&rebuild)?;
+                let sources = self.sources.index_sources(&self.superblock, &self.memory);
+                let report = sources.rebuild(&rebuild)?;
+                // With the shares of memory of a pool at work.
+                let (chunks, nodes) = sources.open()?;
                 (chunks, nodes, Some(report))
             }
         };

@@ -363,10 +363,10 @@ fn a_rebuilt_index_holds_what_was_set_and_an_interrupted_one_is_refused() {
         }
     }
     for number in 0..500 {
-        builder.count(fingerprint(number), 2).unwrap();
+        builder.count(fingerprint(number), 2, ContainerId(number % 3)).unwrap();
     }
     builder.set(fingerprint(9), location(8), 4).unwrap();
-    builder.count(fingerprint(1000), 1).unwrap();
+    builder.count(fingerprint(1000), 1, ContainerId(1)).unwrap();
     builder.cells().unwrap();
     assert_eq!(builder.inconsistencies, 1);
     let index = builder.finish(77, b"all").unwrap();

@@ -19,9 +19,9 @@ fn step(builder: &mut IndexBuilder, step: u64) -> Result<(), StoreError> {
         builder.set(fingerprint(number), location(step + 1), 0)?;
     }
     for number in (0..step * 25 + 25).step_by(3) {
-        builder.count(fingerprint(number), 1 + i64::try_from(step).unwrap())?;
+        builder.count(fingerprint(number), 1 + i64::try_from(step).unwrap(), ContainerId(number % 3))?;
     }
-    builder.count(fingerprint(10_000 + step % 4), 1)
+    builder.count(fingerprint(10_000 + step % 4), 1, ContainerId::NONE)
 }
 
 fn notes(steps: u64) -> Vec<u8> {

@@ -488,6 +488,12 @@ impl ContainerStore {
         self.shared.directory.read().sums()
     }
 
+    /// Returns the number of chunks that the records name. Cost: by the records.
+    #[must_use]
+    pub fn chunks(&self) -> u64 {
+        self.containers().iter().map(|record| u64::from(record.chunks)).sum()
+    }
+
     /// Ends all writing before it returns. Data not written out is lost, as in a crash. Without this, threads that
     /// still work for this store could write into slots that the next opening of the pool has given away.
     pub fn stop(&self) {

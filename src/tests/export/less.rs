@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
-use dedupfs::{EngineError, NoProgress, OpenOptions, format_on};
+use dedupfs::{EngineError, NoProgress, OpenOptions, TRIAL_MEMORY_BYTES, format_on};
 use dedupfs_service::{FileService as _, ROOT_INO};
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
@@ -308,7 +308,9 @@ fn regression_a_missing_file_of_containers_is_less_than_expected_whatever_was_lo
     data.remove(&format!("containers/{file:06}.slots")).expect("removes");
     refused(&data, "not there");
     let pool = open_read_only(&meta, &data);
-    let report = pool.trial_recovery(tempfile::tempdir().expect("a directory").path(), &NoProgress).expect("is tried");
+    let report = pool
+        .trial_recovery(tempfile::tempdir().expect("a directory").path(), TRIAL_MEMORY_BYTES, &NoProgress)
+        .expect("is tried");
     assert!(report.missing.iter().any(|missing| missing.contains("not there")), "{report:?}");
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use dedupfs::EngineError;
-use dedupfs::{NoProgress, OpenOptions, Pool, Progress, TrialReport};
+use dedupfs::{NoProgress, OpenOptions, Pool, Progress, TRIAL_MEMORY_BYTES, TrialReport};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode, OverlayDevice};
 
 use crate::tests::common::{content, write};
@@ -11,7 +11,7 @@ use crate::tests::export::site::{Random, open, shared, step, with_empty_base};
 
 fn trial(pool: &Pool) -> TrialReport {
     let scratch = tempfile::tempdir().expect("makes a directory");
-    let report = pool.trial_recovery(scratch.path(), &NoProgress).expect("is tried");
+    let report = pool.trial_recovery(scratch.path(), TRIAL_MEMORY_BYTES, &NoProgress).expect("is tried");
     assert!(is_empty(scratch.path()), "something is left of it");
     report
 }
@@ -118,7 +118,7 @@ fn regression_a_link_in_the_place_of_the_scratch_space_is_not_followed() {
     let [scratch, elsewhere] = [(); 2].map(|()| tempfile::tempdir().expect("makes a directory"));
     std::fs::write(elsewhere.path().join("precious"), b"content").expect("writes");
     std::os::unix::fs::symlink(elsewhere.path(), scratch.path().join("dedupfs-trial")).expect("links");
-    assert!(pool.trial_recovery(scratch.path(), &NoProgress).is_err());
+    assert!(pool.trial_recovery(scratch.path(), TRIAL_MEMORY_BYTES, &NoProgress).is_err());
     assert!(elsewhere.path().join("precious").exists());
 }
 
@@ -142,12 +142,12 @@ fn regression_a_trial_can_be_stopped_and_leaves_nothing() {
     let pool = open(&meta, &data);
     let above = tempfile::tempdir().expect("a directory");
     let scratch = above.path().join("new/er");
-    let ended = pool.trial_recovery(&scratch, &Stopping(&pool));
+    let ended = pool.trial_recovery(&scratch, TRIAL_MEMORY_BYTES, &Stopping(&pool));
     assert!(matches!(ended, Err(EngineError::Ended(_))), "{ended:?}");
     assert!(above.path().read_dir().expect("lists").next().is_none(), "a directory is left");
     assert!(!pool.scrub_status().expect("is told").in_trial);
     // An earlier stop does not concern a later trial.
     pool.stop_trial();
-    assert!(pool.trial_recovery(&scratch, &NoProgress).expect("is tried").is_sound());
+    assert!(pool.trial_recovery(&scratch, TRIAL_MEMORY_BYTES, &NoProgress).expect("is tried").is_sound());
     assert!(above.path().read_dir().expect("lists").next().is_none());
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dedupfs::recover::recover_on;
-use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool};
+use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, TRIAL_MEMORY_BYTES};
 use dedupfs_namespace::FIRST_VERSION;
 use dedupfs_service::{Errno, FileService, ROOT_INO};
 use dedupfs_store::device::{Device, MemoryDevice};
@@ -35,7 +35,7 @@ fn versions_are_recovered_with_their_records_and_older_releases_are_refused() {
     assert_eq!(listed.len(), 2);
     let scratch = tempfile::tempdir().expect("makes a directory");
     pool.core().committer.export().expect("exports");
-    let trial = pool.trial_recovery(scratch.path(), &NoProgress).expect("is tried");
+    let trial = pool.trial_recovery(scratch.path(), TRIAL_MEMORY_BYTES, &NoProgress).expect("is tried");
     assert!(trial.is_sound(), "{trial:?}");
     pool.close().expect("closes");
     drop(pool);

@@ -9,8 +9,8 @@ use crate::access::{self, Access};
 use crate::control::{Failure, FailureKind};
 use crate::{exit, interrupt};
 
-/// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, where `memory_bytes` is divided between the
-/// pool and the trial if it is enough for both.
+/// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, where the trial has all of `memory_bytes` that the
+/// pool leaves, which takes the least that it can.
 /// `None` if a signal, a stop or an unmount ended it.
 pub(crate) fn run(
     pool: &Path,
@@ -19,14 +19,14 @@ pub(crate) fn run(
     progress: &dyn Progress,
 ) -> Result<Option<TrialReport>, Failure> {
     let scratch = scratch_of(pool, scratch)?;
-    let options = OpenOptions {
-        memory_bytes: memory_bytes.saturating_sub(TRIAL_MEMORY_BYTES).max(MEMORY_BYTES_MIN),
-        ..access::to_read("dedupfs fsck --trial-recovery")
-    };
+    let options = OpenOptions { memory_bytes: MEMORY_BYTES_MIN, ..access::to_read("dedupfs fsck --trial-recovery") };
+    let trial_bytes = memory_bytes.saturating_sub(MEMORY_BYTES_MIN).max(TRIAL_MEMORY_BYTES);
     let progress = interrupt::ended_by_signals(progress)?;
     let made = match access::reach(pool, &options)? {
         Access::Daemon(mut client) => client.trial_recovery(&scratch, &progress),
-        Access::Local(pool) => access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, &progress)?)),
+        Access::Local(pool) => {
+            access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, trial_bytes, &progress)?))
+        }
     };
     match made {
         Err(failure) if failure.kind == FailureKind::Ended || progress.is_cancelled() => {

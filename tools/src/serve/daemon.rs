@@ -10,7 +10,7 @@ use dedupfs::SeriesRecord;
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
 use dedupfs::scrub::{ScrubOptions, ScrubReport};
 use dedupfs::transfer::{self, ASKED_AT_ONCE, ImageFiles, NamedImage, QUESTION_BYTES, TransferReport};
-use dedupfs::{Pool, Progress, TrialReport, VersionReport};
+use dedupfs::{Pool, Progress, TRIAL_MEMORY_BYTES, TrialReport, VersionReport};
 use dedupfs_fuse::MountedSession;
 use parking_lot::{Condvar, Mutex};
 
@@ -176,7 +176,7 @@ impl Daemon {
 
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         tracing::info!(scratch = %scratch.display(), "making a trial recovery");
-        let report = self.pool.trial_recovery(scratch, progress)?;
+        let report = self.pool.trial_recovery(scratch, TRIAL_MEMORY_BYTES, progress)?;
         let TrialReport { row, files, directories, elapsed_ms, .. } = report;
         if report.is_sound() {
             tracing::info!(row, files, directories, elapsed_ms, "a recovery would give everything that was exported");

@@ -124,7 +124,7 @@ impl Rebuilder<'_> {
             match &inode.root {
                 Root::Empty | Root::Zero { .. } => {}
                 Root::Chunk(child) if build.state.phase == Phase::Inodes && inode.ino > build.state.through => {
-                    build.chunks.count(child.fingerprint, 1)?;
+                    build.chunks.count(child.fingerprint, 1, child.hint)?;
                     if build.chunks.wants_checkpoint() {
                         build.state.through = inode.ino;
                         build.save()?;

@@ -15,8 +15,8 @@ struct Live {
     fingerprint: Fingerprint,
     location: Location,
     references: u32,
-    /// The chunks that it names; marking has followed nodes.
-    chunks: Vec<Fingerprint>,
+    /// The chunks that it names, with their hints; marking has followed nodes.
+    chunks: Vec<(Fingerprint, ContainerId)>,
     /// Whether it cannot be read.
     is_lost: bool,
 }
@@ -33,7 +33,7 @@ impl Rebuilder<'_> {
         let outcome = for_each_container(&ids, build, read, |build, _, nodes| {
             for node in nodes {
                 build.state.missing += u64::from(node.is_lost);
-                node.chunks.iter().try_for_each(|chunk| build.chunks.count(*chunk, 1))?;
+                node.chunks.iter().try_for_each(|(chunk, hint)| build.chunks.count(*chunk, 1, *hint))?;
                 build.nodes.set(node.fingerprint, node.location, node.references)?;
             }
             self.progress.advance(1);
@@ -61,7 +61,7 @@ impl Rebuilder<'_> {
                     Ok((node, found)) => {
                         live.location = found;
                         let chunks = node.references().into_iter().filter(|named| named.kind() == ContainerKind::Data);
-                        live.chunks = chunks.map(|chunk| chunk.fingerprint()).collect();
+                        live.chunks = chunks.map(|chunk| (chunk.fingerprint(), chunk.child().hint)).collect();
                     }
                     Err(error) if is_loss(&error) => {
                         tracing::error!(%error, "a recipe node cannot be read");
