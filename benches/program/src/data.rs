@@ -60,17 +60,22 @@ impl Read for Random {
 const THIN_BLOCK_BYTES: usize = 512;
 const THIN_RANDOM_BYTES: usize = 16;
 
-/// Makes a file of so many bytes of thin data: random bytes between zeros. Its chunks are all different, and take almost no space.
+/// Fills a buffer of zeros, or of thin data, with thin data: random bytes between zeros.
+pub fn fill_thin(random: &mut Random, buffer: &mut [u8]) -> io::Result<()> {
+    buffer.chunks_mut(THIN_BLOCK_BYTES).try_for_each(|block| {
+        let end = block.len().min(THIN_RANDOM_BYTES);
+        random.read_exact(&mut block[..end])
+    })
+}
+
+/// Makes a file of so many bytes of thin data. Its chunks are all different, and take almost no space.
 pub fn thin_file(seed: &str, bytes: u64, path: &Path) -> Outcome {
     let (mut random, mut buffer) = (Random::new(seed), vec![0; bytes.min(1 << 20) as usize]);
     let mut write = |mut file: File| {
         let mut left = bytes as usize;
         while left > 0 {
             let now = left.min(buffer.len());
-            for block in buffer[..now].chunks_mut(THIN_BLOCK_BYTES) {
-                let end = block.len().min(THIN_RANDOM_BYTES);
-                random.read_exact(&mut block[..end])?;
-            }
+            fill_thin(&mut random, &mut buffer[..now])?;
             file.write_all(&buffer[..now])?;
             left -= now;
         }

@@ -1,6 +1,6 @@
 //! The number of chunks and of files, and what work costs that is not for content.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::command::Run;
 use crate::data::{Random, random_file, thin_file};
@@ -64,7 +64,7 @@ impl Content {
         pool.at(&format!("dir-{}", number / FILES_PER_DIRECTORY)).join(format!("file-{number}"))
     }
 
-    fn write(&self, number: u64, path: &PathBuf) -> Outcome {
+    fn write(&self, number: u64, path: &Path) -> Outcome {
         let write = if self.is_thin { thin_file } else { random_file };
         write(&format!("depth file-{number}"), self.file_bytes, path)
     }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -131,7 +131,7 @@ pub fn memory_bytes(pid: u32, field: &str) -> Option<f64> {
 
 /// Returns the bytes that a process has read until now, those of the kernel's caches too. Nothing if it has ended.
 pub fn read_bytes(pid: u32) -> Option<f64> {
-    read_bytes_at(&format!("/proc/{pid}").into())
+    read_bytes_at(format!("/proc/{pid}").as_ref())
 }
 
 /// Returns the bytes that the threads of a process with this name have read: nothing if the process has ended.
@@ -141,7 +141,7 @@ pub fn read_bytes_of(pid: u32, thread: &str) -> Option<f64> {
     Some(threads.filter(is_named).filter_map(|path| read_bytes_at(&path)).sum())
 }
 
-fn read_bytes_at(path: &PathBuf) -> Option<f64> {
+fn read_bytes_at(path: &Path) -> Option<f64> {
     let io = fs::read_to_string(path.join("io")).ok()?;
     io.lines().find_map(|line| line.strip_prefix("rchar:"))?.trim().parse().ok()
 }
@@ -155,7 +155,7 @@ mod tests {
         let own = std::process::id();
         let before = read_bytes(own);
         assert!(before.is_some() && read_bytes(own) > before);
-        assert!(read_bytes_of(own, "no such thread") == Some(0.0) && read_bytes_of(0, "") == None);
+        assert!(read_bytes_of(own, "no such thread") == Some(0.0) && read_bytes_of(0, "").is_none());
         let name = fs::read_to_string("/proc/thread-self/comm").unwrap_or_default();
         assert!(read_bytes_of(own, name.trim_end()) > Some(0.0));
         assert!(["VmRSS", "VmHWM"].into_iter().all(|field| memory_bytes(own, field) > Some(0.0)));

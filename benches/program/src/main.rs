@@ -40,6 +40,7 @@ mod rivals_tools;
 mod rounds;
 mod scale;
 mod seeking;
+mod serial;
 mod series;
 mod slow_writers;
 mod sources;
@@ -119,6 +120,7 @@ enum Command {
     Rounds(rounds::RoundsArgs),
     Series(series::Series),
     #[command(alias = "slow-writers")]
+    Serial(serial::Serial),
     SlowWriters(slow_writers::SlowWriters),
     Scale(scale::Scale),
     Million(million::Million),
@@ -154,6 +156,7 @@ fn main() -> ExitCode {
             Command::Staged(args) => images::run_staged(&args),
             Command::Rounds(args) => rounds::run(&args),
             Command::Series(args) => series::run(&args),
+            Command::Serial(args) => serial::run(&args),
             Command::SlowWriters(args) => slow_writers::run(&args),
             Command::Scale(args) => scale::run(&args),
             Command::Million(args) => million::run(&args),

@@ -24,7 +24,7 @@ pub(super) trait Finds: Send + Sync {
     ) -> Result<(Child, Pin)> {
         // Storing the lost chunks of a known segment heals all files that share it.
         if dedup.may_lack(node.children.iter().map(|child| &child.fingerprint)) {
-            dedup.place_chunks(stream, entries, &mut node.children, &Own::default())?;
+            dedup.place_chunks(stream, entries, &mut node.children, &Own::default(), None)?;
         }
         Ok(found)
     }

@@ -53,7 +53,14 @@ impl Deduplicator {
         let (index, store) = (self.indexes.of(kind), self.stores.of(kind));
         let fingerprints: Vec<Fingerprint> = chunks.iter().map(|chunk| chunk.fingerprint).collect();
         let _section = self.enter();
-        let _exclusive = self.lock_store();
+        let _exclusive = self.lock_store_with(
+            sealed,
+            |sealed| index.is_current(sealed),
+            |sealed| {
+                *sealed = index.sealed_cells_in(&fingerprints, &|item| chunks[item].from)?;
+                Ok(())
+            },
+        )?;
         let cells = index.cells_of(&fingerprints, sealed)?;
         let mut seen = HashSet::with_capacity(chunks.len());
         let mut copied: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(chunks.len());
@@ -92,6 +99,8 @@ impl Deduplicator {
 
     /// Ends the claims on these containers; waits for sections as [`release_nodes`](Self::release_nodes) does.
     pub fn release_containers_of(&self, containers: &[ContainerId]) {
+        // Before the barrier: a section that does not see it ends before the claims do.
+        self.note_gone();
         self.barrier();
         let mut claimed = self.claimed_containers.write();
         containers.iter().for_each(|container| {
@@ -102,6 +111,7 @@ impl Deduplicator {
 
     /// Ends the claims on all containers; waits for sections as [`release_nodes`](Self::release_nodes) does.
     pub fn release_containers(&self) {
+        self.note_gone();
         self.barrier();
         self.any_claimed.store(false, Ordering::Release);
         self.claimed_containers.write().clear();

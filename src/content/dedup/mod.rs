@@ -1,6 +1,7 @@
 //! Storing chunks and recipe nodes once.
 //!
 //! A segment is stored in these steps (`ARCHITECTURE.md`, *The life of a write*):
+//! 0. Before the section, most of steps 1 and 2 is done ([`early`]).
 //! 1. Its own fingerprint is looked up. A known segment of any size costs one lookup and one pin.
 //! 2. Otherwise its chunks go through the filter chain as one batch.
 //! 3. The new chunks are looked up once more under the store lock, because another writer may have stored them by now.
@@ -11,7 +12,8 @@
 //! chain decides this when the pool is opened ([`Finds`]).
 //!
 //! Invariants:
-//! - Everything between a lookup and the log entry that rests on it happens inside one [`Section`]. Reclaiming claims
+//! - Everything between a lookup and the log entry that rests on it happens inside one [`Section`], or the lookup is known to hold there
+//!   ([`early`]). Reclaiming claims
 //!   first, then waits for all sections to end ([`Deduplicator::barrier`]), then rechecks (I-4).
 //! - Under the store lock, a fingerprint that neither index has is stored exactly once.
 //!
@@ -22,10 +24,12 @@
 
 mod block_index;
 mod compare;
+mod early;
 mod finds;
 mod forward;
 mod kept;
 mod lacks;
+mod locked;
 mod neighbour;
 mod pins;
 #[cfg(test)]
@@ -40,8 +44,8 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use dedupfs_index::Location;
 use dedupfs_index::filter::{FilterChain, FilterStats};
+use dedupfs_index::{Cell, Location};
 use dedupfs_store::node::Node as AnyNode;
 use dedupfs_store::profile::{self, Component};
 use dedupfs_store::recipe::{Child, Node, Root};
@@ -51,6 +55,7 @@ use dedupfs_sync::step::Step;
 use dedupfs_sync::{Mutex, MutexGuard, OnceLock, RwLock, thread};
 
 pub(crate) use block_index::BlockIndex;
+pub(crate) use early::Early;
 pub use forward::{CopiedForward, Forwarded};
 pub use kept::{ASKED_AT_ONCE, Answer, KeptAnswers, SEALED_BYTES};
 pub use neighbour::Neighbour;
@@ -59,6 +64,7 @@ pub use pins::{Pin, RootPin};
 pub use sections::Section;
 pub use stored::ContainerChunks;
 
+use early::node_of;
 use finds::Finds;
 use sections::Sections;
 
@@ -137,6 +143,8 @@ pub struct Deduplicator {
     pins: Arc<Pins>,
     claimed_containers: RwLock<HashSet<ContainerId>>,
     any_claimed: AtomicBool,
+    /// Times that a claim ended or a copy was lost.
+    times_gone: AtomicU64,
     sections: Sections,
     store_lock: Mutex<()>,
     /// Drawn when the first answer is given ahead.
@@ -177,6 +185,7 @@ impl Deduplicator {
             pins: Arc::new(Pins::default()),
             claimed_containers: RwLock::default(),
             any_claimed: AtomicBool::new(false),
+            times_gone: AtomicU64::new(0),
             sections: Sections::default(),
             store_lock: Mutex::new(()),
             sealer: OnceLock::new(),
@@ -205,6 +214,16 @@ impl Deduplicator {
         waiting::lock_as(Component::StoreLock, &self.store_lock)
     }
 
+    /// Locks the store with current answers of the index; see [`locked::lock_with`].
+    fn lock_store_with<A>(
+        &self,
+        answers: &mut A,
+        is_current: impl Fn(&A) -> bool,
+        look_up: impl FnMut(&mut A) -> Result<()>,
+    ) -> Result<MutexGuard<'_, ()>> {
+        locked::lock_with(|| self.lock_store(), answers, is_current, look_up)
+    }
+
     /// Waits until every section entered before this call has ended. New sections can be entered at the same time.
     pub fn barrier(&self) {
         if !is_planted(Canary::SectionsNotAwaited) {
@@ -220,7 +239,7 @@ impl Deduplicator {
         self.sections.between(action)
     }
 
-    /// Stores a segment: see the module's head.
+    /// Stores a segment: see the module's head. `early` are the answers of [`look_up_early`](Self::look_up_early) about the same entries.
     ///
     /// # Errors
     /// Lookup and container errors. Chunks stored before the error are garbage, which reclaiming finds.
@@ -230,17 +249,19 @@ impl Deduplicator {
         stream: StreamId,
         entries: &[SegmentEntry<'_>],
         own: &Own,
+        early: Option<Early>,
     ) -> Result<(Child, Pin)> {
         let _timed = profile::of(Component::Segments);
-        let mut node = Node { level: 0, children: entries.iter().map(|entry| entry.child).collect() };
-        let fingerprint = self.fingerprinter.of(&node.identity_bytes());
+        let mut node = node_of(entries);
+        let of_node = |early: &Early| early.node;
+        let fingerprint = early.as_ref().map_or_else(|| self.fingerprinter.of(&node.identity_bytes()), of_node);
         let len_bytes = node.len_bytes()?;
         self.counters.bytes_in.fetch_add(len_bytes, Ordering::Relaxed);
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
             self.counters.segments_known.fetch_add(1, Ordering::Relaxed);
             return self.finds.node(self, section, stream, entries, node, found);
         }
-        self.place_chunks(stream, entries, &mut node.children, own)?;
+        self.place_chunks(stream, entries, &mut node.children, own, early)?;
         match self.store_new_node(section, stream, fingerprint, len_bytes, AnyNode::Recipe(node))? {
             Stored::New(stored) => Ok(stored),
             Stored::Meanwhile(found, node) => self.found(section, stream, entries, node, found),
@@ -269,10 +290,11 @@ impl Deduplicator {
         stream: StreamId,
         entry: SegmentEntry<'_>,
         own: &Own,
+        early: Option<Early>,
     ) -> Result<Child> {
         self.counters.bytes_in.fetch_add(entry.child.len_bytes, Ordering::Relaxed);
         let mut child = [entry.child];
-        self.place_chunks(stream, &[entry], &mut child, own)?;
+        self.place_chunks(stream, &[entry], &mut child, own, early)?;
         let [child] = child;
         Ok(child)
     }
@@ -308,14 +330,15 @@ impl Deduplicator {
         let _timed = profile::of(Component::SegmentLookup);
         // A node in a claimed container counts as known: emptying the container moves every node that the index places
         // there, also without references.
-        let Some(cell) = self.indexes.nodes.get(&fingerprint)? else { return Ok(None) };
-        // Lost: storing it again heals every file that needs it.
-        if cell.location.is_lost() {
-            return Ok(None);
-        }
+        Ok(self.pinned(fingerprint, len_bytes, self.indexes.nodes.get(&fingerprint)?))
+    }
+
+    /// Pins a node that is stored. Lost ones are not: storing them again heals every file that needs them.
+    fn pinned(&self, fingerprint: Fingerprint, len_bytes: u64, cell: Option<Cell>) -> Option<(Child, Pin)> {
+        let cell = cell.filter(|cell| !cell.location.is_lost())?;
         thread::linger(Step::Lookup);
-        let Some(pin) = self.pins.pin_existing(fingerprint) else { return Ok(None) };
-        Ok(Some((Child { fingerprint, len_bytes, hint: cell.location.container() }, pin)))
+        let pin = self.pins.pin_existing(fingerprint)?;
+        Some((Child { fingerprint, len_bytes, hint: cell.location.container() }, pin))
     }
 
     fn store_new_node(
@@ -329,14 +352,28 @@ impl Deduplicator {
         let (level, references) = (node.level(), node.references().len());
         let bytes = node.encode();
         thread::linger(Step::Section);
-        let _exclusive = (!is_planted(Canary::NodesUnlocked)).then(|| self.lock_store());
-        if let Some(found) = self.known_node(fingerprint, len_bytes)? {
+        let (index, asked) = (&self.indexes.nodes, [fingerprint]);
+        let mut sealed = index.sealed_cells_of(&asked)?;
+        let _exclusive = if is_planted(Canary::NodesUnlocked) {
+            None
+        } else {
+            Some(self.lock_store_with(
+                &mut sealed,
+                |sealed| index.is_current(sealed),
+                |sealed| {
+                    *sealed = index.sealed_cells_of(&asked)?;
+                    Ok(())
+                },
+            )?)
+        };
+        let cell = index.cells_of(&asked, &mut sealed)?.into_iter().next().flatten();
+        if let Some(found) = self.pinned(fingerprint, len_bytes, cell) {
             return Ok(Stored::Meanwhile(found, node));
         }
         // The children were counted when the bad or claimed copy was stored, and this copy takes its place. If they
         // were counted again, and subtracted when the claimed copy is freed, a crash in between would leave both
         // counts.
-        let is_counted = self.indexes.nodes.get(&fingerprint)?.is_some_and(|cell| {
+        let is_counted = cell.is_some_and(|cell| {
             cell.location.is_quarantined() || !cell.location.is_lost() && !self.pins.is_freed(&fingerprint)
         });
         let is_counted = is_counted && !is_planted(Canary::CopyCountsAgain);
@@ -398,6 +435,7 @@ impl Deduplicator {
         };
         let _section = self.enter();
         let _exclusive = self.lock_store();
+        self.note_gone();
         let Some(cell) = index.get(&fingerprint)?.filter(|cell| cell.location.container() == container) else {
             return Ok(false);
         };

@@ -15,6 +15,7 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
+use super::early::{Answers, Early};
 use super::kept::COMPARES;
 use super::{Deduplicator, Own, SegmentEntry};
 use crate::containers::StreamId;
@@ -29,27 +30,33 @@ pub(super) struct LookedUp<'a> {
     /// Whether damaged chunks were found.
     pub(super) damage_seen: bool,
     /// The index's epoch before the chain was asked.
-    epoch: u64,
+    pub(super) epoch: u64,
 }
 
 impl Deduplicator {
-    /// Runs the chain for all entries with data and for named ones, then stores the new chunks. Fills the hints of `children`.
+    /// Runs the chain for all entries with data and for named ones, unless early answers hold, then stores the new chunks. Fills the hints of
+    /// `children`.
     pub(super) fn place_chunks(
         &self,
         stream: StreamId,
         entries: &[SegmentEntry<'_>],
         children: &mut [Child],
         own: &Own,
+        early: Option<Early>,
     ) -> Result<()> {
-        let looked_up = self.look_up(entries, own)?;
+        let looked_up = match self.holding(early) {
+            Some(Answers { verdicts, damage_seen, epoch }) => {
+                LookedUp { chunks: asked_of(entries), verdicts, damage_seen, epoch }
+            }
+            None => self.look_up(entries, own)?,
+        };
         thread::linger(Step::Lookup);
         self.place(stream, &looked_up, children)
     }
 
     /// Runs the chain for all entries with data, and for named ones.
     pub(super) fn look_up<'a>(&self, entries: &'a [SegmentEntry<'a>], own: &Own) -> Result<LookedUp<'a>> {
-        let is_asked = |(_, entry): &Chunk<'_>| entry.data.is_some() || entry.is_named;
-        let chunks: Vec<Chunk<'_>> = entries.iter().enumerate().filter(is_asked).collect();
+        let chunks = asked_of(entries);
         if self.chain.compare().is_some() && chunks.iter().any(|(_, entry)| entry.is_named) {
             return Err(COMPARES);
         }
@@ -91,13 +98,25 @@ impl Deduplicator {
 
     /// Under the store lock, uses chunks that another writer has stored since the lookup; appends and stages the rest.
     fn store_missing(&self, stream: StreamId, missing: &[Chunk<'_>], children: &mut [Child], epoch: u64) -> Result<()> {
-        let _exclusive = (!is_planted(Canary::ChunksUnlocked)).then(|| self.lock_store());
+        let index = &self.indexes.chunks;
         let prints: Vec<Fingerprint> = missing.iter().map(|(_, entry)| entry.child.fingerprint).collect();
+        // Chunks stored by other writers since the lookup are in memory, unless a checkpoint has sealed them: then the index is asked again.
+        let mut asked = (epoch, Vec::new());
+        let is_current = |(epoch, _): &(u64, _)| index.sealed_epoch() == *epoch;
+        let _exclusive = if is_planted(Canary::ChunksUnlocked) {
+            None
+        } else {
+            Some(self.lock_store_with(&mut asked, is_current, |(epoch, sealed)| {
+                *epoch = index.sealed_epoch();
+                Ok(index.locate_batch(&prints, sealed)?)
+            })?)
+        };
         let mut found = Vec::new();
-        self.indexes.chunks.locate_in_memory(&prints, &mut found);
-        // Chunks stored by other writers since the lookup are in memory, unless a checkpoint has sealed them.
-        if self.indexes.chunks.sealed_epoch() != epoch {
-            self.indexes.chunks.locate_batch(&prints, &mut found)?;
+        if is_current(&asked) {
+            index.locate_in_memory(&prints, &mut found);
+            found.iter_mut().zip(asked.1).for_each(|(found, sealed)| *found = found.or(sealed));
+        } else {
+            index.locate_batch(&prints, &mut found)?;
         }
         let mut fresh: Vec<(Fingerprint, &[u8])> = Vec::with_capacity(missing.len());
         let mut places: Vec<(usize, usize)> = Vec::with_capacity(missing.len());
@@ -146,6 +165,11 @@ impl Deduplicator {
         self.counters.bytes_stored.fetch_add(stored_bytes, Ordering::Relaxed);
         Ok(())
     }
+}
+
+fn asked_of<'a>(entries: &'a [SegmentEntry<'a>]) -> Vec<Chunk<'a>> {
+    let is_asked = |(_, entry): &Chunk<'_>| entry.data.is_some() || entry.is_named;
+    entries.iter().enumerate().filter(is_asked).collect()
 }
 
 fn len_of(entry: &SegmentEntry<'_>) -> u32 {

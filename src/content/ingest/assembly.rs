@@ -12,7 +12,7 @@ use dedupfs_store::recipe::Child;
 use super::IngestContext;
 use super::buffer::PooledBuffer;
 use crate::containers::StreamId;
-use crate::dedup::{BlockIndex, Deduplicator, Own, Section, SegmentEntry};
+use crate::dedup::{BlockIndex, Deduplicator, Early, Own, Section, SegmentEntry};
 use crate::limits::HOLE_CUT_BYTES;
 use crate::recipe::segmenter::SegmentRule;
 use crate::recipe::tree::hole_child;
@@ -33,6 +33,8 @@ pub(super) struct Assembly {
     own: Own,
     rule: SegmentRule,
     entries: Vec<Entry>,
+    /// Answers about all of `entries`.
+    early: Option<Early>,
     bytes: u64,
     zero_run_bytes: u64,
     pieces: Vec<Piece>,
@@ -53,7 +55,8 @@ impl Assembly {
         let (entries, pieces) = (Vec::new(), Vec::new());
         let (dedup, listed) = (context.dedup.clone(), context.memory.hold(0, 0));
         let own = Own { known, scope: context.scope.clone(), kept: context.kept.clone() };
-        Self { dedup, stream, own, rule: context.rule, entries, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
+        let (rule, early) = (context.rule, None);
+        Self { dedup, stream, own, rule, entries, early, bytes: 0, zero_run_bytes: 0, pieces, content, listed }
     }
 
     /// Whether all pushed chunks are stored: a segment could begin here.
@@ -61,50 +64,43 @@ impl Assembly {
         self.entries.is_empty() && self.zero_run_bytes == 0
     }
 
-    /// Adds a chunk that a live recipe names, or zeros of any length. A caller inside a section passes it on, because
-    /// sections are not reentrant.
-    pub(super) fn push_known(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
+    /// Adds a chunk that a live recipe names, or zeros of any length. Not in a section: segments have their own.
+    pub(super) fn push_known(&mut self, child: Child) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
             return Ok(());
         }
-        self.push(Entry { child, data: None, is_named: false }, section)
+        self.push(Entry { child, data: None, is_named: false })
     }
 
     /// Adds a chunk by its fingerprint alone.
-    pub(super) fn push_named(&mut self, child: Child, section: Option<&Section<'_>>) -> Result<()> {
+    pub(super) fn push_named(&mut self, child: Child) -> Result<()> {
         if child.fingerprint.is_zero() {
-            return self.push_known(child, section);
+            return self.push_known(child);
         }
-        self.push(Entry { child, data: None, is_named: true }, section)
+        self.push(Entry { child, data: None, is_named: true })
     }
 
     /// Adds a chunk with its bytes.
-    pub(super) fn push_data(
-        &mut self,
-        child: Child,
-        buffer: &Arc<PooledBuffer>,
-        range: Range<usize>,
-        section: Option<&Section<'_>>,
-    ) -> Result<()> {
+    pub(super) fn push_data(&mut self, child: Child, buffer: &Arc<PooledBuffer>, range: Range<usize>) -> Result<()> {
         if child.fingerprint.is_zero() {
             self.zero_run_bytes += child.len_bytes;
             self.content.release(child.len_bytes);
             return Ok(());
         }
-        self.push(Entry { child, data: Some((buffer.clone(), range)), is_named: false }, section)
+        self.push(Entry { child, data: Some((buffer.clone(), range)), is_named: false })
     }
 
-    fn push(&mut self, entry: Entry, section: Option<&Section<'_>>) -> Result<()> {
-        self.end_zeros(section)?;
+    fn push(&mut self, entry: Entry) -> Result<()> {
+        self.end_zeros()?;
         let len_bytes = entry.child.len_bytes;
         if self.rule.must_end_before(self.bytes, self.entries.len(), len_bytes) {
-            self.end_segment(section)?;
+            self.end_segment()?;
         }
         let ends = self.rule.ends_behind(self.bytes + len_bytes, &entry.child.fingerprint);
         self.bytes += len_bytes;
         self.list(entry);
-        if ends { self.end_segment(section) } else { Ok(()) }
+        if ends { self.end_segment() } else { Ok(()) }
     }
 
     fn list(&mut self, entry: Entry) {
@@ -116,17 +112,17 @@ impl Assembly {
         }
     }
 
-    fn end_zeros(&mut self, section: Option<&Section<'_>>) -> Result<()> {
+    fn end_zeros(&mut self) -> Result<()> {
         let run_bytes = self.zero_run_bytes;
         if run_bytes == 0 {
             return Ok(());
         }
         if run_bytes >= HOLE_CUT_BYTES {
-            self.end_segment(section)?;
+            self.end_segment()?;
             self.pieces.push(Piece::hole(run_bytes));
         } else {
             if self.rule.must_end_before(self.bytes, self.entries.len(), run_bytes) {
-                self.end_segment(section)?;
+                self.end_segment()?;
             }
             self.list(Entry { child: hole_child(run_bytes), data: None, is_named: false });
             self.bytes += run_bytes;
@@ -135,47 +131,81 @@ impl Assembly {
         Ok(())
     }
 
-    fn end_segment(&mut self, section: Option<&Section<'_>>) -> Result<()> {
-        if self.entries.is_empty() {
-            return Ok(());
+    fn end_segment(&mut self) -> Result<()> {
+        if !self.is_hole() {
+            self.look_up_early()?;
+            let dedup = self.dedup.clone();
+            self.store(&dedup.enter())?;
         }
-        // A segment of only zeros is a hole of any length: it is the whole file or follows a forced cut.
-        if self.entries.iter().all(|entry| entry.child.fingerprint.is_zero()) {
+        self.end_entries();
+        Ok(())
+    }
+
+    /// Stores the segment, which is no hole.
+    fn store(&mut self, section: &Section<'_>) -> Result<()> {
+        let early = self.early.take();
+        let entries: Vec<SegmentEntry<'_>> = self.entries.iter().map(Entry::view).collect();
+        let (child, pin) = self.dedup.store_segment(section, self.stream, &entries, &self.own, early)?;
+        self.pieces.push(Piece { kind: PieceKind::Segment, child, pin: Some(Arc::new(pin)) });
+        Ok(())
+    }
+
+    /// Goes on behind the segment, which is stored or a hole.
+    fn end_entries(&mut self) {
+        if self.is_hole() && !self.entries.is_empty() {
             self.pieces.push(Piece::hole(self.bytes));
-        } else {
-            let (child, pin) = match section {
-                Some(section) => self.store(section)?,
-                None => self.store(&self.dedup.enter())?,
-            };
-            self.pieces.push(Piece { kind: PieceKind::Segment, child, pin: Some(Arc::new(pin)) });
         }
         // Its new chunks are in a container by now, which counts them.
         let with_data = self.entries.iter().filter(|entry| entry.data.is_some());
         self.content.release(with_data.map(|entry| entry.child.len_bytes).sum());
         self.entries.clear();
         self.bytes = 0;
+    }
+
+    /// Whether the segment is empty or has only zeros. Such a one is a hole of any length: it is the whole file or follows a forced cut.
+    fn is_hole(&self) -> bool {
+        self.entries.iter().all(|entry| entry.child.fingerprint.is_zero())
+    }
+
+    fn look_up_early(&mut self) -> Result<()> {
+        self.early = None;
+        if !self.is_hole() {
+            let entries: Vec<SegmentEntry<'_>> = self.entries.iter().map(Entry::view).collect();
+            self.early = self.dedup.look_up_early(&entries, &self.own)?;
+        }
         Ok(())
     }
 
-    fn store(&self, section: &Section<'_>) -> Result<(Child, crate::dedup::Pin)> {
-        let entries: Vec<SegmentEntry<'_>> = self.entries.iter().map(Entry::view).collect();
-        self.dedup.store_segment(section, self.stream, &entries, &self.own)
+    /// Returns the filters of a chunk that is the whole file.
+    fn own_of_whole(&self) -> Own {
+        Own { known: None, ..self.own.clone() }
     }
 
-    /// Returns all content as pieces. If this is a whole file of one chunk (`whole_file`), the chunk stands alone. The
-    /// caller logs the root within the same `section`.
+    /// Stores all but the last segment, and looks that one up, so that [`finish`](Self::finish) reads little. Nothing is added behind this.
+    pub(super) fn prepare_finish(&mut self) -> Result<()> {
+        self.end_zeros()?;
+        if self.pieces.is_empty() && self.entries.len() == 1 {
+            self.own = self.own_of_whole();
+        }
+        self.look_up_early()
+    }
+
+    /// Returns all content as pieces, after [`prepare_finish`](Self::prepare_finish). If this is a whole file of one chunk (`whole_file`), the
+    /// chunk stands alone. The caller logs the root within the same `section`.
     pub(super) fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
-        self.end_zeros(Some(section))?;
         if whole_file
             && self.pieces.is_empty()
             && let [only] = self.entries.as_slice()
             && !only.child.fingerprint.is_zero()
         {
-            let own = Own { known: None, ..self.own.clone() };
-            let child = self.dedup.store_chunk(section, self.stream, only.view(), &own)?;
+            let early = self.early.take();
+            let child = self.dedup.store_chunk(section, self.stream, only.view(), &self.own_of_whole(), early)?;
             return Ok(vec![Piece { kind: PieceKind::Chunk, child, pin: None }]);
         }
-        self.end_segment(Some(section))?;
+        if !self.is_hole() {
+            self.store(section)?;
+        }
+        self.end_entries();
         Ok(self.pieces)
     }
 }

@@ -116,6 +116,8 @@ pub(crate) struct Ingest {
     /// Pins that protect the chunks pushed as known, until the segments with these chunks are stored.
     held: Vec<Arc<Pin>>,
     finished: bool,
+    /// All content, once it is assembled.
+    assembled: Option<Assembly>,
     /// Content of this run that is not stored yet; shared with the assembly.
     content: Arc<Hold>,
 }
@@ -138,6 +140,7 @@ impl Ingest {
             len_bytes: 0,
             held: Vec::new(),
             finished: false,
+            assembled: None,
             content,
         }
     }
@@ -215,12 +218,27 @@ impl Ingest {
         Ok(state.assembly.as_ref().is_some_and(Assembly::is_at_boundary))
     }
 
-    /// Waits until everything pushed so far is assembled, so that [`finish`](Self::finish) has little to do. Call it
-    /// before entering a section, because workers enter sections of their own.
+    /// Assembles everything, and looks up the last segment, so that [`finish`](Self::finish) has little to do. Call it before entering a section:
+    /// segments have sections of their own. Nothing is pushed behind this.
     pub(crate) fn prepare_finish(&mut self) -> Result<()> {
         self.context.dedup.wait_for_room()?;
-        let mut state = self.core.state.lock();
-        self.core.wait_until_assembled(&mut state, self.pushed)
+        self.cut(true);
+        let mut assembly = {
+            let core = self.core.clone();
+            let mut state = core.state.lock();
+            core.wait_until_assembled(&mut state, self.pushed)?;
+            self.finished = true;
+            state.assembly.take().ok_or(EngineError::Invalid("ingest was finished twice"))?
+        };
+        if !self.lengths.is_empty() {
+            let fingerprints = self.context.fingerprints(&self.buffer, &self.lengths);
+            let buffer = std::mem::replace(&mut self.buffer, self.context.buffers.take());
+            let lengths = std::mem::take(&mut self.lengths);
+            assemble(&mut assembly, Item::Data { buffer, lengths, fingerprints })?;
+        }
+        assembly.prepare_finish()?;
+        self.assembled = Some(assembly);
+        Ok(())
     }
 
     /// Makes all cuts that can be decided now. Returns the number of bytes behind the last cut.
@@ -239,23 +257,7 @@ impl Ingest {
 
     /// Returns all content as pieces, after [`prepare_finish`](Self::prepare_finish). See [`Assembly::finish`].
     pub(crate) fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
-        self.cut(true);
-        let mut assembly = {
-            let core = self.core.clone();
-            let mut state = core.state.lock();
-            core.wait_until_assembled(&mut state, self.pushed)?;
-            self.finished = true;
-            state.assembly.take().ok_or(EngineError::Invalid("ingest was finished twice"))?
-        };
-        if !self.lengths.is_empty() {
-            let fingerprints = self.context.fingerprints(&self.buffer, &self.lengths);
-            let buffer = std::mem::replace(&mut self.buffer, self.context.buffers.take());
-            assemble(
-                &mut assembly,
-                Item::Data { buffer, lengths: std::mem::take(&mut self.lengths), fingerprints },
-                Some(section),
-            )?;
-        }
+        let assembly = self.assembled.take().ok_or(EngineError::Invalid("ingest was finished without preparation"))?;
         assembly.finish(section, whole_file)
     }
 
@@ -364,7 +366,7 @@ impl RunShared {
             let next = state.next;
             let Some(item) = state.ready.remove(&next) else { break };
             drop(state);
-            let outcome = assemble(&mut assembly, item, None);
+            let outcome = assemble(&mut assembly, item);
             state = self.state.lock();
             state.next += 1;
             if let Err(error) = outcome {
@@ -407,17 +409,17 @@ impl Drop for Unfinished {
     }
 }
 
-fn assemble(assembly: &mut Assembly, item: Item, section: Option<&Section<'_>>) -> Result<()> {
+fn assemble(assembly: &mut Assembly, item: Item) -> Result<()> {
     match item {
-        Item::Known(children) => children.into_iter().try_for_each(|child| assembly.push_known(child, section)),
-        Item::Named(children) => children.into_iter().try_for_each(|child| assembly.push_named(child, section)),
+        Item::Known(children) => children.into_iter().try_for_each(|child| assembly.push_known(child)),
+        Item::Named(children) => children.into_iter().try_for_each(|child| assembly.push_named(child)),
         Item::Data { buffer, lengths, fingerprints } => {
             let buffer = Arc::new(buffer);
             let mut start = 0;
             for (&len, fingerprint) in lengths.iter().zip(fingerprints) {
                 let end = start + len as usize;
                 let child = Child { fingerprint, len_bytes: u64::from(len), hint: ContainerId::NONE };
-                assembly.push_data(child, &buffer, start..end, section)?;
+                assembly.push_data(child, &buffer, start..end)?;
                 start = end;
             }
             Ok(())
