@@ -8,7 +8,6 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 
 use crate::bloom::Hashes;
 use crate::cell::{CELL_BYTES, Cell, Entry, cell_fingerprint};
-use crate::guide::Key;
 use crate::index::Index;
 use crate::occupancy::{Occupancy, Tally};
 use crate::open::{Patch, SHARDS, shard_of};
@@ -79,10 +78,11 @@ impl Index {
         for (position, tanker) in (0_u32..).zip(set.tankers()) {
             let mut unasked = Vec::with_capacity(FILTER_BATCH);
             let mut held = Tally::default();
+            let guides = set.guides_to(position);
             tanker.for_each(&mut |index, entry| {
                 unasked.push(entry.fingerprint);
                 if unasked.len() == FILTER_BATCH {
-                    self.check_filter(&set, position, &unasked)?;
+                    self.check_filter(&set, (position, &guides), &unasked)?;
                     unasked.clear();
                 }
                 let cell = match patches.remove(&(tanker.id, index)) {
@@ -102,12 +102,13 @@ impl Index {
                 held.change(None, Some(entry.cell));
                 Ok(())
             })?;
-            self.check_filter(&set, position, &unasked)?;
+            self.check_filter(&set, (position, &guides), &unasked)?;
             self.check_list(tanker, &held)?;
             if occupancy.lacks(tanker.id) {
                 held.iter().for_each(|(container, occupied)| lacking.add(container, occupied));
             }
         }
+        set.guides().iter().try_for_each(|guided| guided.check_places(set.tankers()))?;
         if let Some((fingerprint, patch)) = patches.into_values().next() {
             let found = format!("one of {fingerprint} for tanker {}", patch.tanker);
             return Err(StoreError::corrupt(what, "patches of sealed cells only", found));
@@ -153,19 +154,23 @@ impl Index {
         Ok(Moment { set: self.sealed_set(), patches, occupancy: self.occupancy.copied(), placed, counted, found })
     }
 
-    /// Checks that the filter of the tanker, or a guide to it, names all its fingerprints: if it denied one, chunks would be stored twice.
-    fn check_filter(&self, set: &SealedSet, position: u32, fingerprints: &[Fingerprint]) -> Result<()> {
+    /// Checks that the filter of the tanker, or that of a guide to it, names all its fingerprints: if it denied one, chunks would be stored
+    /// twice. Reads nothing: places of guides are checked guide by guide.
+    fn check_filter(
+        &self,
+        set: &SealedSet,
+        (position, guides): (u32, &[u32]),
+        fingerprints: &[Fingerprint],
+    ) -> Result<()> {
         let tanker = &set.tankers()[position as usize];
         let hashes: Vec<Hashes> = fingerprints.iter().map(Hashes::of).collect();
         let mut candidates = Vec::new();
         set.candidates(&hashes, &mut candidates);
         let mut candidates = candidates.into_iter().peekable();
-        let mut positions = Vec::new();
         for (query, fingerprint) in (0_u32..).zip(fingerprints) {
             let mut is_named = false;
             while let Some((_, candidate)) = candidates.next_if(|(of, _)| *of == query) {
-                set.positions_of(&self.cache, candidate, Key::of(fingerprint), &mut positions);
-                is_named |= positions.contains(&position);
+                is_named |= candidate == position || guides.contains(&candidate);
             }
             // A checkpoint that wrote the tanker anew gave its new filter to the old set as well, without the removed cells.
             let is_current =

@@ -33,6 +33,8 @@ pub struct IndexBuilder {
     pub(crate) inconsistencies: u64,
     /// The number of the last notes.
     number: u64,
+    /// Whether guides are made.
+    has_guides: bool,
 }
 
 /// The remains of an interrupted build.
@@ -66,7 +68,7 @@ impl IndexBuilder {
     }
 
     fn of(index: Index, number: u64) -> Self {
-        Self { index, batch: Vec::new(), inconsistencies: 0, number }
+        Self { index, batch: Vec::new(), inconsistencies: 0, number, has_guides: true }
     }
 
     /// Continues from the last checkpoint of an earlier build in `directory`; `None` if there is nothing sound to
@@ -88,6 +90,7 @@ impl IndexBuilder {
             let Some(number) = number.filter(|&number| number > 0) else { return Ok(None) };
             let notes = progress::read(&**device, directory, pool, number)?;
             let finished = (!unfinished).then_some(position);
+            index.load_guides(&mut || true);
             Ok(Some(Continued { builder: Self::of(index, number), notes, finished }))
         };
         match found() {
@@ -99,6 +102,12 @@ impl IndexBuilder {
             }
             other => other,
         }
+    }
+
+    /// Makes no guides, which take a fifth of the room.
+    #[must_use]
+    pub fn without_guides(self) -> Self {
+        Self { has_guides: false, ..self }
     }
 
     /// Sets the cell of a fingerprint. If it is set again, the later one wins (scan containers in ascending order of
@@ -181,10 +190,15 @@ impl IndexBuilder {
 
     /// Guides are tended before: with filters alone, each cell that is set would ask every tanker so far.
     fn write_checkpoint(&self, position: u64, extent: Extent) -> Result<()> {
-        if let Err(error) = self.index.tend_guides(&mut || true) {
+        if self.has_guides
+            && let Err(error) = self.index.tend_guides(&mut || true)
+        {
             tracing::warn!(%error, "no guide to the tankers of the new index can be made");
         }
         let frozen = self.index.freeze_locked(&mut self.index.applier.lock(), position, extent);
-        self.index.write(frozen)
+        self.index.write(frozen)?;
+        // A new guide without its filter would be asked for each cell.
+        self.index.load_guides(&mut || true);
+        Ok(())
     }
 }

@@ -76,6 +76,8 @@ impl IndexSources<'_> {
             fingerprinter: rebuild.fingerprinter,
             // A quarantined copy must not be taken for good because a table names it.
             read_data: rebuild.options.rebuild_reads_data || self.namespace.has_losses(),
+            // Read-only, the new index lies in memory.
+            with_guides: !rebuild.options.read_only,
             progress: rebuild.progress,
         };
         let (_, _, report) = rebuilder.run()?;

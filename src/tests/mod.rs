@@ -4,6 +4,7 @@ mod check;
 #[path = "../../tests/common/mod.rs"]
 pub(crate) mod common;
 mod counting;
+mod depth;
 pub(crate) mod export;
 #[path = "../../tests/common/falsify.rs"]
 mod falsify;
@@ -11,7 +12,7 @@ mod guides;
 mod held;
 mod memory;
 mod rebuild;
-mod reclaim;
+pub(crate) mod reclaim;
 mod scrub;
 mod slow_writers;
 pub(crate) mod space;

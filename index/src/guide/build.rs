@@ -15,7 +15,7 @@ use super::file::Place;
 use super::plan::{GROUP, Plan, Size, plan};
 use super::{Guide, GuideFile, Guided, Key, TANKERS_MAX, fit, guided_by};
 use crate::index::Index;
-use crate::names::guide_name;
+use crate::names::{guide_name, join};
 use crate::sealed::{SealedSet, SealedTanker};
 
 /// A guide that the next checkpoint publishes.
@@ -161,7 +161,10 @@ impl Index {
         let (ids, cells, ranges) = (sources.ids.clone(), sources.cells, sources.ranges_max());
         let made = GuideFile::write(self.writer(), (id, generation), ids, cells, ranges, &mut places_of);
         if !matches!(made, Ok(Some(_))) {
-            // Whoever ends the work may want nothing to be written: the next checkpoint removes the file.
+            // After an error room may be short. Whoever ends the work may want nothing to be written: then the next checkpoint removes it.
+            if made.is_err() {
+                let _stays = self.device.remove(&join(&self.directory, &guide_name(id, generation)));
+            }
             self.guide_work.lock().making = None;
             self.checkpointer.lock().has_leftovers = true;
         }

@@ -11,9 +11,11 @@
 //! - `fuse`: the filter;
 //! - `file`: the file of a guide;
 //! - `plan`: which tankers and guides become the next guide, so that there are few;
+//! - `check`: whether a guide leads to all cells of its tankers;
 //! - `build`: making it beside lookups and checkpoints; the next checkpoint publishes it.
 
 mod build;
+mod check;
 mod file;
 mod fuse;
 mod plan;
@@ -146,6 +148,10 @@ impl Guided {
                 found.extend(self.positions.iter().copied().filter(|position| *position != GONE));
             }
         }
+    }
+
+    pub(crate) fn leads_to(&self, position: u32) -> bool {
+        self.positions.contains(&position)
     }
 
     /// The greatest number that one of its tankers has, given those of all positions.

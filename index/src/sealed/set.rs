@@ -245,6 +245,12 @@ impl SealedSet {
         }
     }
 
+    /// The guides that lead to the tanker at a position, as candidates.
+    pub(crate) fn guides_to(&self, position: u32) -> Vec<u32> {
+        let numbered = (GUIDE..).zip(&self.guides);
+        numbered.filter(|(_, guided)| guided.leads_to(position)).map(|(number, _)| number).collect()
+    }
+
     /// Looks a fingerprint up in a tanker, or in those to which a guide leads.
     pub(crate) fn find_at(
         &self,
@@ -304,7 +310,7 @@ impl SealedSet {
         let fingerprint = &question.fingerprint;
         wanted.sort_unstable_by_key(|&item| fingerprint(item));
         let mut asked = Asked { set: self, cache, wanted, answered: vec![false; wanted.len()] };
-        asked.ask(self.hinted(wanted, &question.hint), &fingerprint, &mut each)?;
+        asked.ask_hinted(self.hinted(wanted, &question.hint), &fingerprint, &mut each)?;
         let left: Vec<u32> = (0..).zip(&asked.answered).filter(|(_, is)| !**is).map(|(place, _)| place).collect();
         let of_left = left.iter().map(|&place| fingerprint(wanted[place as usize]));
         let mut questions = self.candidates_with(question.means, of_left);
@@ -339,7 +345,27 @@ impl Asked<'_> {
     /// Looks in tankers for what is not answered yet.
     fn ask<'f>(
         &mut self,
+        questions: Vec<Candidate>,
+        fingerprint: &impl Fn(u32) -> &'f Fingerprint,
+        each: &mut impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
+    ) -> Result<()> {
+        self.ask_all(questions, false, fingerprint, each)
+    }
+
+    /// As [`ask`](Self::ask), of tankers that hints name. One that cannot be read answers nothing: it may have nothing to do with the question.
+    fn ask_hinted<'f>(
+        &mut self,
+        questions: Vec<Candidate>,
+        fingerprint: &impl Fn(u32) -> &'f Fingerprint,
+        each: &mut impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
+    ) -> Result<()> {
+        self.ask_all(questions, true, fingerprint, each)
+    }
+
+    fn ask_all<'f>(
+        &mut self,
         mut questions: Vec<Candidate>,
+        are_hints: bool,
         fingerprint: &impl Fn(u32) -> &'f Fingerprint,
         each: &mut impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
     ) -> Result<()> {
@@ -355,7 +381,10 @@ impl Asked<'_> {
             let bucket = bucket_of(fingerprint(item), tanker.buckets());
             let page = match &current {
                 Some((at, held, page)) if (*at, *held) == (position, bucket) => page,
-                _ => &current.insert((position, bucket, tanker.bucket(self.cache, bucket)?)).2,
+                _ => match tanker.bucket(self.cache, bucket) {
+                    Err(_) if are_hints => continue,
+                    page => &current.insert((position, bucket, page?)).2,
+                },
             };
             if let Some(found) = tanker.find_in(bucket, page, fingerprint(item)) {
                 self.answered[place as usize] = true;

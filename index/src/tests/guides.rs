@@ -1,8 +1,12 @@
 //! Guides to old tankers: they answer as the tankers do, are few, and are given up when they are damaged.
 
+use std::sync::Arc;
+
+use dedupfs_store::StoreError;
 use dedupfs_store::device::OpenMode;
 
 use super::*;
+use crate::guide::{Guide, GuideFile, Guided, Key};
 
 /// Tankers of 64 cells, with room for all filters.
 const ROOMY: IndexOptions = IndexOptions { filter_bytes: 4 << 20, ..TINY };
@@ -162,6 +166,44 @@ fn regression_a_known_container_leads_to_its_tanker_without_pages_of_guides() {
     index.checkpoint(row + 2).unwrap();
     assert!(counted(&|number| remove(number, 1 + number / 10), row + 3) <= with);
     index.self_check().unwrap();
+}
+
+/// A check asked the guide for each cell: as many readings of a guide as it has tankers.
+#[test]
+fn regression_a_check_reads_a_guide_once() {
+    let (_disk, index) = empty(IndexOptions { cache_bytes: 0, ..ROOMY });
+    grow(&index, &mut 0, 0..4000);
+    let before = index.stats().bucket_reads;
+    index.check_files().unwrap();
+    assert_eq!(index.stats().bucket_reads, before, "all is read past the cache");
+}
+
+#[test]
+fn a_guide_that_lacks_a_place_is_found() {
+    let (_disk, index) = empty(ROOMY);
+    grow(&index, &mut 0, 0..600);
+    let set = index.sealed_set();
+    let tankers: Vec<_> = set.tankers().iter().take(2).cloned().collect();
+    let mut places = Vec::new();
+    for (number, tanker) in (0..).zip(&tankers) {
+        tanker
+            .for_each_prefix(0..tanker.buckets(), &mut |prefix| places.push((Key::of_prefix(prefix), number)))
+            .unwrap();
+    }
+    places.sort_unstable();
+    let check = |lacking: Option<usize>, id: u64| {
+        let mut places = places.clone();
+        lacking.map(|lacking| places.remove(lacking));
+        let (ids, cells) = (tankers.iter().map(|tanker| tanker.id).collect(), places.len() as u64);
+        let file = GuideFile::write(index.writer(), (id, id), ids, cells, 1, &mut |_, _| Ok(Some(places.clone())));
+        let guide = Arc::new(Guide::new(file.unwrap().unwrap()));
+        let position_of = |id: u64| (0..).zip(&tankers).find(|(_, tanker)| tanker.id == id).map(|(at, _)| at);
+        Guided::new(guide, position_of).check_places(&tankers)
+    };
+    check(None, 900).unwrap();
+    for (lacking, id) in [0, places.len() / 2, places.len() - 1].into_iter().zip(901..) {
+        assert!(matches!(check(Some(lacking), id), Err(StoreError::Corrupt { .. })), "{lacking}");
+    }
 }
 
 #[test]

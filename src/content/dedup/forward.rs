@@ -95,6 +95,8 @@ impl Deduplicator {
     pub fn claim_containers(&self, containers: impl IntoIterator<Item = ContainerId>) {
         self.claimed_containers.write().extend(containers);
         self.any_claimed.store(true, Ordering::Release);
+        // Before the caller's barrier: a section that does not see it ends before anything is removed.
+        self.note_gone();
     }
 
     /// Ends the claims on these containers; waits for sections as [`release_nodes`](Self::release_nodes) does.

@@ -253,8 +253,8 @@ impl Deduplicator {
     ) -> Result<(Child, Pin)> {
         let _timed = profile::of(Component::Segments);
         let mut node = node_of(entries);
-        let of_node = |early: &Early| early.node;
-        let fingerprint = early.as_ref().map_or_else(|| self.fingerprinter.of(&node.identity_bytes()), of_node);
+        let asked = early.as_ref().and_then(|early| early.node);
+        let fingerprint = asked.unwrap_or_else(|| self.fingerprinter.of(&node.identity_bytes()));
         let len_bytes = node.len_bytes()?;
         self.counters.bytes_in.fetch_add(len_bytes, Ordering::Relaxed);
         if let Some(found) = self.known_node(fingerprint, len_bytes)? {
@@ -435,7 +435,6 @@ impl Deduplicator {
         };
         let _section = self.enter();
         let _exclusive = self.lock_store();
-        self.note_gone();
         let Some(cell) = index.get(&fingerprint)?.filter(|cell| cell.location.container() == container) else {
             return Ok(false);
         };
@@ -443,6 +442,8 @@ impl Deduplicator {
             self.nodes.forget(&fingerprint);
         }
         index.stage(&fingerprint, Location::quarantined(cell.location.len_bytes()));
+        // Behind it: an early lookup that still found the copy has the number from before.
+        self.note_gone();
         self.log.log(op);
         Ok(true)
     }

@@ -112,8 +112,9 @@ impl Deduplicator {
             })?)
         };
         let mut found = Vec::new();
+        index.locate_in_memory(&prints, &mut found);
+        // Memory is read first: a checkpoint that has moved a cell out of it by then shows here.
         if is_current(&asked) {
-            index.locate_in_memory(&prints, &mut found);
             found.iter_mut().zip(asked.1).for_each(|(found, sealed)| *found = found.or(sealed));
         } else {
             index.locate_batch(&prints, &mut found)?;

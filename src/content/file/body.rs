@@ -251,14 +251,13 @@ impl FileBody {
         }
         self.remembering(|body| {
             body.apply_dirty(stream)?;
-            let mut run = body.stream.take();
+            let (mut run, whole_file) = (body.stream.take(), body.pieces.is_empty());
             if let Some(run) = &mut run {
-                run.prepare_finish()?;
+                run.prepare_finish(whole_file)?;
             }
             let dedup = body.context.dedup().clone();
             let section = dedup.enter();
             if let Some(run) = run {
-                let whole_file = body.pieces.is_empty();
                 run.finish(&section, whole_file)?.into_iter().for_each(|piece| body.pieces.push(piece));
             }
             let root = tree::build(&dedup, &section, stream, &body.pieces)?;
@@ -477,7 +476,7 @@ impl FileBody {
 
     pub(super) fn finish_stream(&mut self) -> Result<()> {
         let Some(mut run) = self.stream.take() else { return Ok(()) };
-        run.prepare_finish()?;
+        run.prepare_finish(false)?;
         let section = self.context.ingest.dedup.enter();
         run.finish(&section, false)?.into_iter().for_each(|piece| self.pieces.push(piece));
         Ok(())

@@ -286,7 +286,7 @@ impl FileBody {
             }
         }
         let mut run = window.run;
-        run.prepare_finish()?;
+        run.prepare_finish(false)?;
         let section = self.context.ingest.dedup.enter();
         Ok((position, PieceList::new(run.finish(&section, false)?)))
     }

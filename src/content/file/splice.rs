@@ -256,7 +256,7 @@ impl FileBody {
     }
 
     fn finish_run(&self, mut run: Ingest, pieces: &mut PieceList) -> Result<()> {
-        run.prepare_finish()?;
+        run.prepare_finish(false)?;
         let section = self.context.dedup().enter();
         run.finish(&section, false)?.into_iter().for_each(|piece| pieces.push(piece));
         Ok(())

@@ -133,7 +133,7 @@ impl Assembly {
 
     fn end_segment(&mut self) -> Result<()> {
         if !self.is_hole() {
-            self.look_up_early()?;
+            self.look_up_early(false)?;
             let dedup = self.dedup.clone();
             self.store(&dedup.enter())?;
         }
@@ -167,41 +167,41 @@ impl Assembly {
         self.entries.iter().all(|entry| entry.child.fingerprint.is_zero())
     }
 
-    fn look_up_early(&mut self) -> Result<()> {
+    fn look_up_early(&mut self, is_whole: bool) -> Result<()> {
         self.early = None;
         if !self.is_hole() {
             let entries: Vec<SegmentEntry<'_>> = self.entries.iter().map(Entry::view).collect();
-            self.early = self.dedup.look_up_early(&entries, &self.own)?;
+            self.early = self.dedup.look_up_early(&entries, &self.own, is_whole)?;
         }
         Ok(())
     }
 
-    /// Returns the filters of a chunk that is the whole file.
-    fn own_of_whole(&self) -> Own {
-        Own { known: None, ..self.own.clone() }
+    /// Stores all but the last segment, and looks that one up, so that [`finish`](Self::finish) reads little. Nothing is added behind this.
+    pub(super) fn prepare_finish(&mut self, whole_file: bool) -> Result<()> {
+        self.end_zeros()?;
+        let is_whole = self.only_chunk(whole_file).is_some();
+        if is_whole {
+            // Nothing but the root will name it.
+            self.own.known = None;
+        }
+        self.look_up_early(is_whole)
     }
 
-    /// Stores all but the last segment, and looks that one up, so that [`finish`](Self::finish) reads little. Nothing is added behind this.
-    pub(super) fn prepare_finish(&mut self) -> Result<()> {
-        self.end_zeros()?;
-        if self.pieces.is_empty() && self.entries.len() == 1 {
-            self.own = self.own_of_whole();
-        }
-        self.look_up_early()
+    /// Returns the chunk that is the whole file.
+    fn only_chunk(&self, whole_file: bool) -> Option<&Entry> {
+        let [only] = self.entries.as_slice() else { return None };
+        (whole_file && self.pieces.is_empty() && !only.child.fingerprint.is_zero()).then_some(only)
     }
 
     /// Returns all content as pieces, after [`prepare_finish`](Self::prepare_finish). If this is a whole file of one chunk (`whole_file`), the
     /// chunk stands alone. The caller logs the root within the same `section`.
     pub(super) fn finish(mut self, section: &Section<'_>, whole_file: bool) -> Result<Vec<Piece>> {
-        if whole_file
-            && self.pieces.is_empty()
-            && let [only] = self.entries.as_slice()
-            && !only.child.fingerprint.is_zero()
-        {
-            let early = self.early.take();
-            let child = self.dedup.store_chunk(section, self.stream, only.view(), &self.own_of_whole(), early)?;
+        let early = self.early.take();
+        if let Some(only) = self.only_chunk(whole_file) {
+            let child = self.dedup.store_chunk(section, self.stream, only.view(), &self.own, early)?;
             return Ok(vec![Piece { kind: PieceKind::Chunk, child, pin: None }]);
         }
+        self.early = early;
         if !self.is_hole() {
             self.store(section)?;
         }

@@ -219,8 +219,8 @@ impl Ingest {
     }
 
     /// Assembles everything, and looks up the last segment, so that [`finish`](Self::finish) has little to do. Call it before entering a section:
-    /// segments have sections of their own. Nothing is pushed behind this.
-    pub(crate) fn prepare_finish(&mut self) -> Result<()> {
+    /// segments have sections of their own. Nothing is pushed behind this. `whole_file` is that of [`finish`](Self::finish).
+    pub(crate) fn prepare_finish(&mut self, whole_file: bool) -> Result<()> {
         self.context.dedup.wait_for_room()?;
         self.cut(true);
         let mut assembly = {
@@ -236,7 +236,7 @@ impl Ingest {
             let lengths = std::mem::take(&mut self.lengths);
             assemble(&mut assembly, Item::Data { buffer, lengths, fingerprints })?;
         }
-        assembly.prepare_finish()?;
+        assembly.prepare_finish(whole_file)?;
         self.assembled = Some(assembly);
         Ok(())
     }

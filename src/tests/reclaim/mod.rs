@@ -5,7 +5,7 @@ mod before_claims;
 mod doubt;
 mod losses;
 mod readers;
-mod site;
+pub(crate) mod site;
 
 use std::collections::HashMap;
 

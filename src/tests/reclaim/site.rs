@@ -55,6 +55,11 @@ pub struct Site {
 
 impl Site {
     pub fn new() -> Self {
+        Self::with_buckets(4)
+    }
+
+    /// Tankers have so many buckets.
+    pub fn with_buckets(tanker_buckets: u32) -> Self {
         let reads = Arc::new(Reads::default());
         let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(MemoryDevice::new()), reads.clone()));
         let properties = PoolProperties {
@@ -62,7 +67,7 @@ impl Site {
             container_bytes: CONTAINER_BYTES,
             slots_per_file: 8,
             tanker_cells: 256,
-            tanker_buckets: 4,
+            tanker_buckets,
             ..PoolProperties::default()
         };
         format_on(&device, &device, b".".to_vec(), &properties, (0, 0)).expect("formats");
@@ -117,6 +122,10 @@ impl Site {
     fn read_bytes(&self, directory: &str) -> u64 {
         let reads = self.reads.bytes.lock();
         reads.iter().filter(|(path, _)| path.starts_with(directory)).map(|(_, bytes)| bytes).sum()
+    }
+
+    pub fn all_read_bytes(&self) -> u64 {
+        self.read_bytes("")
     }
 
     pub fn data_read_bytes(&self) -> u64 {

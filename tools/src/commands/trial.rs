@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use dedupfs::config::MEMORY_BYTES_MIN;
-use dedupfs::{OpenOptions, Progress, TRIAL_MEMORY_BYTES, TrialReport};
+use dedupfs::{OpenOptions, Progress, TrialReport};
 
 use crate::access::{self, Access};
 use crate::control::{Failure, FailureKind};
 use crate::{exit, interrupt};
 
-/// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, where the trial has all of `memory_bytes` that the
-/// pool leaves, which takes the least that it can.
+/// Makes a trial recovery, in the daemon if the pool is mounted; else in this process, where the pool and the trial have half of
+/// `memory_bytes` each, and the least that a pool takes.
 /// `None` if a signal, a stop or an unmount ended it.
 pub(crate) fn run(
     pool: &Path,
@@ -19,13 +19,13 @@ pub(crate) fn run(
     progress: &dyn Progress,
 ) -> Result<Option<TrialReport>, Failure> {
     let scratch = scratch_of(pool, scratch)?;
-    let options = OpenOptions { memory_bytes: MEMORY_BYTES_MIN, ..access::to_read("dedupfs fsck --trial-recovery") };
-    let trial_bytes = memory_bytes.saturating_sub(MEMORY_BYTES_MIN).max(TRIAL_MEMORY_BYTES);
+    let half_bytes = (memory_bytes / 2).max(MEMORY_BYTES_MIN);
+    let options = OpenOptions { memory_bytes: half_bytes, ..access::to_read("dedupfs fsck --trial-recovery") };
     let progress = interrupt::ended_by_signals(progress)?;
     let made = match access::reach(pool, &options)? {
         Access::Daemon(mut client) => client.trial_recovery(&scratch, &progress),
         Access::Local(pool) => {
-            access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, trial_bytes, &progress)?))
+            access::with_local(&pool, |pool| Ok(pool.trial_recovery(&scratch, half_bytes, &progress)?))
         }
     };
     match made {

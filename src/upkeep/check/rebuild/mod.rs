@@ -91,6 +91,8 @@ pub(crate) struct Rebuilder<'a> {
     pub fingerprinter: &'a Fingerprinter,
     /// Read all chunks, and treat those as lost that do not match their fingerprints.
     pub read_data: bool,
+    /// Make guides to the new tankers.
+    pub with_guides: bool,
     /// Receives the progress.
     pub progress: &'a dyn Progress,
 }
@@ -138,11 +140,16 @@ impl Rebuilder<'_> {
     }
 
     fn start(&self, place: &BuildPlace<'_>) -> Result<IndexBuilder> {
-        Ok(IndexBuilder::new(self.device, place.directory, self.pool, place.options)?)
+        Ok(self.guided(IndexBuilder::new(self.device, place.directory, self.pool, place.options)?))
     }
 
     fn left_at(&self, place: &BuildPlace<'_>) -> Result<Option<Continued>> {
-        Ok(IndexBuilder::resume(self.device, place.directory, self.pool, place.options)?)
+        let left = IndexBuilder::resume(self.device, place.directory, self.pool, place.options)?;
+        Ok(left.map(|left| Continued { builder: self.guided(left.builder), ..left }))
+    }
+
+    fn guided(&self, builder: IndexBuilder) -> IndexBuilder {
+        if self.with_guides { builder } else { builder.without_guides() }
     }
 
     /// Returns the state of an interrupted rebuild, if it still fits the pool.
