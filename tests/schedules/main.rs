@@ -6,6 +6,7 @@
 //!
 //! `DEDUPFS_SCHEDULES=1000000` sets the number of schedules of each model.
 
+mod early;
 mod hand_over;
 mod offloaded;
 mod sections_end;

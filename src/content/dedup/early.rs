@@ -6,7 +6,8 @@
 //! A chunk goes only while reclaiming claims the container in which the index places it, and a copy goes bad by
 //! [`lose`](Deduplicator::lose). So answers hold until a claim begins or ends, or a copy is lost; then the segment is looked up again in its
 //! section. That claims begin counts, too: a chunk that was stored a second time goes with its second container, and the first one, which
-//! an answer may name, is never claimed. Chunks that came meanwhile are found under the store lock, as those of other writers are.
+//! an answer may name, is never claimed. `tests/schedules/early.rs` models this. Chunks that came meanwhile are found under the store lock, as
+//! those of other writers are.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +16,6 @@ use dedupfs_index::filter::Verdict;
 use dedupfs_store::Fingerprint;
 use dedupfs_store::profile::{self, Component};
 use dedupfs_store::recipe::Node;
-use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
@@ -77,10 +77,7 @@ impl Deduplicator {
 
     /// Returns the answers about chunks if they still hold. In a section: then nothing goes until its end.
     pub(super) fn holding(&self, early: Option<Early>) -> Option<Answers> {
-        let holds = |early: &Early| {
-            is_planted(Canary::EarlyAnswersOutlive) || early.times_gone == self.times_gone.load(Ordering::Acquire)
-        };
-        early.filter(holds)?.chunks
+        early.filter(|early| early.times_gone == self.times_gone.load(Ordering::Acquire))?.chunks
     }
 }
 

@@ -49,8 +49,6 @@ canaries! {
     ClaimIgnored,
     /// a writer uses a chunk of a container that reclaiming has claimed
     ContainerClaimIgnored,
-    /// a writer uses early answers although claims have ended since
-    EarlyAnswersOutlive,
     /// a node that is stored beside a claimed copy counts its children again
     CopyCountsAgain,
     /// settling does not wait for the counting
