@@ -35,7 +35,7 @@ const ROWS: [Row; 24] = [
     ("memory of the daemon, MiB", "memory", MIB, 0),
     ("fsck, s", "fsck", 1.0, 2),
     ("memory of fsck at most, MiB", "fsck memory", MIB, 0),
-    ("fsck with a trial recovery, s", "trial", 1.0, 2),
+    ("trial recovery, s", "trial", 1.0, 2),
     ("memory of it at most, MiB", "trial memory", MIB, 0),
 ];
 
