@@ -39,8 +39,8 @@ impl State {
         *self.times_gone.lock() += 1;
     }
 
-    /// Refers to the chunk, in a section, or stores it anew.
-    fn refer(&self, early: (u64, Option<usize>)) {
+    /// Refers to the chunk, in a section, or stores it anew. Returns whether it is there.
+    fn refer(&self, early: (u64, Option<usize>)) -> bool {
         let usable = |place: &usize| !self.claimed.lock()[*place];
         let holds = *self.times_gone.lock() == early.0;
         let found = if holds { early.1 } else { *self.place.lock() };
@@ -48,7 +48,8 @@ impl State {
             *self.place.lock() = Some(0);
         }
         *self.references.lock() += 1;
-        assert!(self.place.lock().is_some(), "it refers to a chunk that is gone");
+        let place = *self.place.lock();
+        place.is_some()
     }
 
     fn reclaim(&self, sections: &Sections, lacking: Lacking) {
@@ -86,8 +87,10 @@ fn model(lacking: Lacking, has_second: bool) {
             let times_gone = *state.times_gone.lock();
             let found = *state.place.lock();
             let section = sections.enter(|| ());
-            state.refer((times_gone, found));
+            let is_there = state.refer((times_gone, found));
+            // A panic in a section would end it while the model is torn down.
             drop(section);
+            assert!(is_there, "it refers to a chunk that is gone");
         })
     };
     let other = thread::spawn(move || {
