@@ -143,7 +143,7 @@ pub struct Deduplicator {
     pins: Arc<Pins>,
     claimed_containers: RwLock<HashSet<ContainerId>>,
     any_claimed: AtomicBool,
-    /// Times that a claim ended or a copy was lost.
+    /// Times that claims began or ended, or a copy was lost.
     times_gone: AtomicU64,
     sections: Sections,
     store_lock: Mutex<()>,
