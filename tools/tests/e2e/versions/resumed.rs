@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use dedupfs::INCOMPLETE_PREFIX;
 use dedupfs::transfer::TransferReport;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -44,7 +45,10 @@ fn signalled(site: &Site, (source, version): (&Path, &Path), signal: Signal) -> 
             forget(&[version]).expect(0, &[]);
             return None;
         }
-        left(series).iter().any(|name| !names(&series.join(name)).is_empty()).then_some(said)
+        // A put that is killed just before it gives its whole copy a name leaves no incomplete version. The next put removes the copy.
+        let is_incomplete =
+            |name: &String| names(&series.join(name)).iter().any(|name| name.starts_with(INCOMPLETE_PREFIX));
+        left(series).iter().any(is_incomplete).then_some(said)
     })
 }
 
