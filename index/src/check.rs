@@ -1,4 +1,4 @@
-//! Reading a whole index, and checking all its invariants.
+//! Checking all invariants of an index.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -7,49 +7,13 @@ use std::sync::Arc;
 use dedupfs_store::{Fingerprint, Result, StoreError};
 
 use crate::bloom::Hashes;
-use crate::cell::{CELL_BYTES, Cell, Entry, cell_fingerprint};
+use crate::cell::{CELL_BYTES, Cell, cell_fingerprint};
 use crate::index::Index;
 use crate::occupancy::{Occupancy, Tally};
 use crate::open::{Patch, SHARDS, shard_of};
-use crate::prefixes::Prefixes;
 use crate::sealed::{OccupancyList, SealedSet, SealedTanker};
 
 impl Index {
-    /// Calls `each` for every committed cell in its current state: tanker by tanker in order of fingerprint, then the
-    /// open tanker. It reads each tanker once, verified and past the cache. Concurrent changes are not seen, and not
-    /// held up.
-    ///
-    /// Cost: the cells file of each sealed tanker; a copy of the open cells (48 bytes each) and of the patches in
-    /// memory.
-    pub fn for_each(&self, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
-        self.for_each_in(Prefixes::ALL, each)
-    }
-
-    /// Calls `each` for every committed cell whose fingerprint lies in a range, as [`for_each`](Self::for_each) does.
-    ///
-    /// Cost: the buckets of the range; a copy of the open cells and of the patches in memory.
-    ///
-    /// # Errors
-    /// A tanker cannot be read; errors of `each`.
-    pub fn for_each_in(&self, prefixes: Prefixes, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
-        let (set, patches, entries) = {
-            let _applier = self.applier.lock();
-            (self.sealed_set(), self.open.collect_patches(), self.open.collect_cells())
-        };
-        let mut each = |fingerprint: Fingerprint, cell: Cell| match prefixes.has(&fingerprint) {
-            true => each(fingerprint, cell),
-            false => Ok(()),
-        };
-        let patches: HashMap<Fingerprint, Patch> = patches.into_iter().collect();
-        for tanker in set.tankers() {
-            tanker.for_each_in(prefixes.buckets(tanker.buckets()), &mut |_, Entry { fingerprint, cell }| {
-                let cell = if patches.is_empty() { Some(cell) } else { patched(&patches, &fingerprint, cell) };
-                cell.map_or(Ok(()), |cell| each(fingerprint, cell))
-            })?;
-        }
-        entries.iter().try_for_each(|entry| each(entry.fingerprint, entry.cell))
-    }
-
     /// Checks as [`check_files`](Self::check_files), and that no fingerprint is in two tankers.
     ///
     /// Cost: reads every file twice.
@@ -72,7 +36,7 @@ impl Index {
     /// The first thing that is wrong.
     pub fn check_files(&self) -> Result<()> {
         let what = format!("the index in {}", self.directory);
-        let Moment { set, mut patches, occupancy, mut placed, counted, mut found } = self.moment(&what)?;
+        let State { set, mut patches, occupancy, mut placed, counted, mut found } = self.state(&what)?;
         // The part of the occupancy by cells that the garbage map lacks so far.
         let mut lacking = Tally::default();
         for (position, tanker) in (0_u32..).zip(set.tankers()) {
@@ -124,7 +88,7 @@ impl Index {
     }
 
     /// Copies the state in memory at one moment, and checks the open cells meanwhile.
-    fn moment(&self, what: &str) -> Result<Moment> {
+    fn state(&self, what: &str) -> Result<State> {
         let checkpointer = self.checkpointer.lock();
         let applier = self.applier.lock();
         let mut patches = HashMap::new();
@@ -151,7 +115,7 @@ impl Index {
             return Err(StoreError::corrupt(what, expected, self.open.cell_count()));
         }
         let counted = Numbers { cells: self.len(), lost: self.lost() };
-        Ok(Moment { set: self.sealed_set(), patches, occupancy: self.occupancy.copied(), placed, counted, found })
+        Ok(State { set: self.sealed_set(), patches, occupancy: self.occupancy.copied(), placed, counted, found })
     }
 
     /// Checks that the filter of the tanker, or that of a guide to it, names all its fingerprints: if it denied one, chunks would be stored
@@ -248,7 +212,7 @@ impl fmt::Display for Numbers {
 }
 
 /// The state of an index at one moment.
-struct Moment {
+struct State {
     set: Arc<SealedSet>,
     /// Patches by tanker and number of the cell.
     patches: HashMap<(u64, u32), (Fingerprint, Patch)>,
@@ -263,10 +227,6 @@ struct Moment {
 
 /// Fingerprints per question to the filters.
 const FILTER_BATCH: usize = 1 << 12;
-
-fn patched(patches: &HashMap<Fingerprint, Patch>, fingerprint: &Fingerprint, cell: Cell) -> Option<Cell> {
-    patches.get(fingerprint).map_or(Some(cell), |patch| patch.cell)
-}
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -46,6 +46,14 @@ impl CommittedView {
         guarded(&self.0.session, || self.0.inode(ino))
     }
 
+    /// Visits all inodes, orphans included, in the order of their numbers. Damage ends the scan.
+    ///
+    /// # Errors
+    /// Damage; I/O errors; errors of `visit`.
+    pub fn for_each_inode(&self, visit: &mut dyn FnMut(&Inode) -> Result<()>) -> Result<()> {
+        guarded(&self.0.session, || self.0.for_each_inode(&mut |inode| visit(&inode?)))
+    }
+
     /// Gives the inode number of each entry of a directory to `visit`, until it returns `false`.
     ///
     /// # Errors

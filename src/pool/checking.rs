@@ -13,7 +13,7 @@ use crate::upkeep::export_watch;
 use crate::upkeep::scrub::{BadCopy, ScrubOptions, ScrubPosition, ScrubReport, ScrubStatus};
 
 impl Pool {
-    /// Checks the pool; see [`crate::upkeep::check`]. On a pool in use, concurrent changes can show as findings.
+    /// Checks the pool; see [`crate::upkeep::check`]. Writers go on, and what they change meanwhile does not show.
     ///
     /// # Errors
     /// `Busy` if a reclaim or check is running; errors that prevent the check altogether.
@@ -35,6 +35,7 @@ impl Pool {
             nodes: core.dedup.nodes(),
             fingerprinter: core.dedup.fingerprinter(),
             workers: &core.files.ingest.workers,
+            counted_view: &|| core.committer.counted_view(),
             memory_bytes: core.memory.total_bytes / 2,
             has_room: &|bytes| !is_own_disk || core.space.has_room(bytes).unwrap_or(false),
             is_ended: &|| core.gate.is_closing() || progress.is_cancelled(),

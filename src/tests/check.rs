@@ -3,12 +3,16 @@
 use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dedupfs::check::{CheckOptions, CheckReport};
 use dedupfs::{OpenOptions, Pool, Progress};
+use dedupfs_service::{FileService, ROOT_INO};
 use tempfile::tempdir;
 
+use crate::tests::common::{content, write};
 use crate::tests::rebuild::{damage, open, pool};
+use crate::tests::versions::site::{file, snapshot};
 
 /// Collects the steps of a check, and cuts its temporary files at one of them.
 #[derive(Default)]
@@ -94,5 +98,67 @@ fn a_check_whose_files_fail_reads_the_pool_again_and_finds_the_same() {
             report.notes.clear();
         }
         assert_eq!(found, expected);
+    }
+}
+
+/// Changes the pool while it is checked: stores new and known content, removes what it has stored, makes versions, and writes checkpoints.
+struct Beside<'a> {
+    pool: &'a Pool,
+    advanced: AtomicU64,
+    changes: AtomicU64,
+}
+
+impl Beside<'_> {
+    fn change(&self) {
+        let number = self.changes.fetch_add(1, Ordering::Relaxed);
+        let known = content(1, 4_000_000);
+        let from = (number as usize * 400_000) % 3_000_000;
+        write(
+            self.pool,
+            &format!("beside {number}"),
+            &[&known[from..][..300_000], &content(1000 + number, 50_000)].concat(),
+        );
+        if number > 2 {
+            self.pool.service().unlink(ROOT_INO, format!("beside {}", number - 2).as_bytes()).expect("unlinks");
+        }
+        let live = self.pool.service().lookup(ROOT_INO, b"live").expect("is there").ino;
+        file(self.pool, live, &format!("beside {number}"), b"new");
+        snapshot(self.pool, "live", "", &format!("beside v{number}"));
+        let committer = &self.pool.core().committer;
+        if number % 2 == 0 { committer.settle() } else { committer.checkpoint().map(drop) }.expect("is durable");
+    }
+}
+
+impl Progress for Beside<'_> {
+    fn start(&self, _what: &str, _total: u64) {
+        self.change();
+    }
+    fn advance(&self, by: u64) {
+        if self.advanced.fetch_add(by, Ordering::Relaxed) % 16 == 0 {
+            self.change();
+        }
+    }
+    fn finish(&self) {
+        self.change();
+    }
+}
+
+/// References and counts were read at different times, so a sound pool had findings.
+#[test]
+fn regression_changes_during_a_check_are_no_findings() {
+    for (pool, is_sound) in pools().iter().zip([true, false]) {
+        let scratch = tempdir().expect("is made");
+        let quiet = check(pool, None, &Steps::default());
+        let beside = Beside { pool, advanced: AtomicU64::new(0), changes: AtomicU64::new(1) };
+        for scratch in [None, Some(scratch.path().to_owned())] {
+            let before = beside.changes.load(Ordering::Relaxed);
+            let found = pool.check(&CheckOptions { scratch, ..CheckOptions::default() }, &beside).expect("checks");
+            // Without the number of all cells, which grows.
+            let told = |report: &CheckReport| -> Vec<_> {
+                report.findings.iter().map(|finding| finding.split(" of ").next().map(str::to_owned)).collect()
+            };
+            assert_eq!((found.is_clean(), told(&found)), (is_sound, told(&quiet)), "{:?}", found.findings);
+            assert!(beside.changes.load(Ordering::Relaxed) > before + 20);
+        }
     }
 }

@@ -37,6 +37,7 @@ mod backlog;
 mod backlog_tests;
 mod checkpoint;
 mod checkpoint_queue;
+mod counted_view;
 mod counting;
 #[cfg(test)]
 mod full_disk_tests;
@@ -56,10 +57,12 @@ use dedupfs_sync::canary::{Canary, is_planted};
 use dedupfs_sync::thread::JoinHandle;
 
 pub(crate) use apply::{Applied, Applier};
+pub(crate) use counted_view::{CellsView, CountedView};
 
 use self::backlog::{Backlog, Weight};
 use self::checkpoint::Checkpoint;
 use self::checkpoint_queue::CheckpointQueue;
+use self::counted_view::Question;
 use self::counting::Row;
 use self::turns::Turns;
 use crate::config::{BACKLOG_BYTES_PER_PLACE, PENDING_CHANGES_MIN};
@@ -97,6 +100,8 @@ pub struct Committer {
     turns: Turns<EngineError>,
     /// Containers that reclaiming has emptied; the next round forgets them.
     removed: Mutex<Vec<ContainerId>>,
+    /// The next round takes it.
+    question: Mutex<Option<Question>>,
     /// Why the pool is read-only, if it is.
     failure: Mutex<Option<EngineError>>,
     changes_since_checkpoint: AtomicU64,
@@ -132,6 +137,7 @@ impl Committer {
             parts,
             turns: Turns::default(),
             removed: Mutex::default(),
+            question: Mutex::default(),
             failure: Mutex::default(),
             changes_since_checkpoint: AtomicU64::new(0),
             committing: AtomicU64::new(0),

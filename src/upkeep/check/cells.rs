@@ -1,5 +1,7 @@
 //! The cells of both indexes, compared with the facts: how often roots and nodes need them, and where containers have them.
 //!
+//! Facts and cells are those of one row, so that writers may go on meanwhile.
+//!
 //! The cells take more memory than there is, so they are compared by ranges of fingerprints: one range in memory at a time. Facts are kept in
 //! spools until their range comes. If there is no room for spools, the pool is read again for each range.
 
@@ -13,11 +15,18 @@ use super::gather::Gathered;
 use super::marked::{MARK_BYTES, Marked};
 use super::spools::{self, Spools};
 use super::{CheckReport, Checker};
+use crate::durability::commit::{CellsView, CountedView};
 use crate::progress::Progress;
 use crate::upkeep::affected::Lost;
 
 /// Memory for the buffers of spools at most. They are gone before cells come into memory.
 const BUFFERS_BYTES_MAX: u64 = 64 << 20;
+
+/// Facts of all ranges, and the cells at the same moment.
+struct Kept<'r> {
+    spools: Spools<'r>,
+    cells: CellsView,
+}
 
 /// Numbers of all ranges together, for one index.
 #[derive(Default)]
@@ -37,36 +46,41 @@ impl Checker<'_> {
         lost: &mut Lost,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let ranges = self.ranges();
+        let view = (self.counted_view)()?;
+        let ranges = self.ranges(&view.cells);
         let count = ranges.len() as u32;
         let mut gathered = Gathered::default();
         let scratch = scratch.filter(|_| count > 1);
         let has_room =
             |bytes| scratch.is_some_and(|scratch| spools::leaves_half(scratch, bytes)) && (self.has_room)(bytes);
-        let mut spools = match scratch {
-            Some(scratch) => self.spool((scratch, &has_room), &ranges, (report, &mut gathered), progress)?,
-            None => None,
+        let (mut kept, mut unused) = match scratch {
+            Some(at) => (self.spool((at, &has_room), &ranges, view, (report, &mut gathered), progress)?, None),
+            None => (None, Some(view)),
         };
         let mut sums = [Sums::default(), Sums::default()];
         for (range, number) in ranges.iter().zip(1..) {
             self.check_ended()?;
-            let load = || Marks::load([&self.indexes.chunks, &self.indexes.nodes], *range, count);
-            let mut marks = load()?;
+            let mut marks = None;
             let pass = if count > 1 { format!(", pass {number} of {count}") } else { String::new() };
-            if let Some(kept) = &spools {
+            if let Some(Kept { spools, cells }) = &kept {
                 progress.start(&format!("comparing with the indexes{pass}"), 0);
-                if let Err(error) = kept.mark(number - 1, &mut marks) {
+                let marked = marks.insert(Marks::load(cells, *range, count)?);
+                if let Err(error) = spools.mark(number - 1, marked) {
                     note_failure(report, &error.to_string());
-                    spools = None;
-                    // The memory of the first is free before the second takes its own.
-                    drop(marks);
-                    marks = load()?;
+                    (kept, marks) = (None, None);
                 }
                 progress.finish();
             }
-            if spools.is_none() {
-                self.gather(&mut marks, (report, &mut gathered), progress, &pass)?;
-            }
+            let marks = match marks {
+                Some(marks) => marks,
+                None => {
+                    // Each pass has a view of its own: none is held for long.
+                    let view = unused.take().map_or_else(self.counted_view, Ok)?;
+                    let mut marks = Marks::load(&view.cells, *range, count)?;
+                    self.gather((view.names, &view.cells), &mut marks, (report, &mut gathered), progress, &pass)?;
+                    marks
+                }
+            };
             for ((what, marked), sums) in
                 [("recipe node", &marks.nodes), ("chunk", &marks.chunks)].iter().zip(&mut sums)
             {
@@ -87,12 +101,12 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The ranges whose cells fit into memory.
-    fn ranges(&self) -> Vec<Prefixes> {
-        let cells = self.indexes.chunks.len() + self.indexes.nodes.len();
+    /// The ranges whose cells fit into memory, beside the view.
+    fn ranges(&self, cells: &CellsView) -> Vec<Prefixes> {
+        let free_bytes = self.memory_bytes.saturating_sub(cells.memory_bytes()).max(self.memory_bytes / 4);
         // Few in tests, so that small pools have several ranges.
-        let at_once = if cfg!(test) { 200 } else { (self.memory_bytes / MARK_BYTES).max(1) };
-        Prefixes::split(u32::try_from(cells.div_ceil(at_once)).unwrap_or(u32::MAX)).collect()
+        let at_once = if cfg!(test) { 200 } else { (free_bytes / MARK_BYTES).max(1) };
+        Prefixes::split(u32::try_from(cells.len().div_ceil(at_once)).unwrap_or(u32::MAX)).collect()
     }
 
     /// Gathers all facts into spools in the directory. `None`: they did not fit there, and nothing was gathered.
@@ -100,9 +114,10 @@ impl Checker<'_> {
         &self,
         (scratch, has_room): (&Path, &'r dyn Fn(u64) -> bool),
         ranges: &'r [Prefixes],
+        CountedView { names, cells }: CountedView,
         (report, gathered): (&mut CheckReport, &mut Gathered),
         progress: &dyn Progress,
-    ) -> Result<Option<Spools<'r>>> {
+    ) -> Result<Option<Kept<'r>>> {
         let buffers_bytes = self.memory_bytes.min(BUFFERS_BYTES_MAX) as usize;
         let mut spools = match Spools::new(scratch, ranges, buffers_bytes, has_room) {
             Ok(spools) => spools,
@@ -112,9 +127,10 @@ impl Checker<'_> {
             }
         };
         let before = report.clone();
-        let outcome = self.gather(&mut spools, (report, gathered), progress, "").and_then(|()| spools.finish());
+        let outcome = self.gather((names, &cells), &mut spools, (report, gathered), progress, "");
+        let outcome = outcome.and_then(|()| spools.finish());
         match spools.failure() {
-            None => outcome.map(|()| Some(spools)),
+            None => outcome.map(|()| Some(Kept { spools, cells })),
             Some(why) => {
                 (*report, *gathered) = (before, Gathered::default());
                 note_failure(report, &why);

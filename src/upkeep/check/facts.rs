@@ -1,12 +1,13 @@
 //! Facts about chunks and recipe nodes that lie outside of the indexes.
 
 use dedupfs_base::Result;
-use dedupfs_index::{Index, Prefixes};
+use dedupfs_index::Prefixes;
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::recipe::Reference;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::marked::Marked;
+use crate::durability::commit::CellsView;
 
 /// A root or a node needs this chunk or node.
 pub(super) struct Need {
@@ -48,8 +49,9 @@ impl Marks {
     ///
     /// # Errors
     /// An index cannot be read.
-    pub(super) fn load([chunks, nodes]: [&Index; 2], range: Prefixes, ranges: u32) -> Result<Self> {
-        Ok(Self { chunks: Marked::load(chunks, range, ranges)?, nodes: Marked::load(nodes, range, ranges)? })
+    pub(super) fn load(cells: &CellsView, range: Prefixes, ranges: u32) -> Result<Self> {
+        let load = |of| Marked::load(of, range, ranges);
+        Ok(Self { chunks: load(&cells.chunks)?, nodes: load(&cells.nodes)? })
     }
 
     pub(super) fn of(&mut self, kind: ContainerKind) -> &mut Marked {

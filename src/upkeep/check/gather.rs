@@ -4,10 +4,13 @@ use std::collections::HashSet;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::AnyView;
+use dedupfs_index::Moment;
+use dedupfs_namespace::CommittedView;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::facts::{Facts, Need, Place};
 use super::{CheckReport, Checker};
+use crate::durability::commit::CellsView;
 use crate::progress::Progress;
 
 /// Nodes that are read together, in the order of their containers: 40 bytes for each.
@@ -26,24 +29,26 @@ pub(super) struct Gathered {
 }
 
 impl Checker<'_> {
-    /// Reads all roots, nodes and tables once.
+    /// Reads the roots and nodes of a view, and all tables, once. Tables may have more by now: nothing leaves them while a check runs.
     ///
     /// # Errors
     /// The namespace or the index of nodes cannot be read, `facts` cannot keep a fact, or the check is to end.
     pub(super) fn gather(
         &self,
+        (names, cells): (CommittedView, &CellsView),
         facts: &mut dyn Facts,
         (report, gathered): (&mut CheckReport, &mut Gathered),
         progress: &dyn Progress,
         pass: &str,
     ) -> Result<()> {
         let once = u64::from(!gathered.is_again);
-        progress.start(&format!("counting references{pass}"), self.indexes.nodes.len());
-        self.namespace.for_each_inode(&mut |inode| {
+        progress.start(&format!("counting references{pass}"), cells.nodes.len());
+        names.for_each_inode(&mut |inode| {
             report.inodes += once;
             inode.root.reference().iter().try_for_each(|reference| facts.need(Need::from(reference)))
         })?;
-        self.gather_of_nodes(facts, (report, gathered), progress)?;
+        drop(names);
+        self.gather_of_nodes(&cells.nodes, facts, (report, gathered), progress)?;
         progress.finish();
         self.gather_places(facts, (report, gathered), progress, pass)?;
         gathered.is_again = true;
@@ -53,12 +58,13 @@ impl Checker<'_> {
     /// Gathers what the nodes of the index need. Every one counts its children, even one without references.
     fn gather_of_nodes(
         &self,
+        nodes: &Moment,
         facts: &mut dyn Facts,
         (report, gathered): (&mut CheckReport, &mut Gathered),
         progress: &dyn Progress,
     ) -> Result<()> {
         let (mut waiting, mut ended) = (Vec::new(), Ok(()));
-        self.indexes.nodes.for_each(&mut |fingerprint, cell| {
+        nodes.for_each(&mut |fingerprint, cell| {
             // A damaged copy still counts its children, but they are unknown.
             gathered.is_surplus_known |= cell.location.is_quarantined();
             // A lost node without a damaged copy counts nothing; the comparison reports it.

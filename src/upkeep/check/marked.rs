@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use dedupfs_base::Result;
-use dedupfs_index::{Index, Prefixes};
+use dedupfs_index::{Moment, Prefixes};
 use dedupfs_store::container::TableEntry;
 use dedupfs_store::{ContainerId, Fingerprint};
 
@@ -48,10 +48,10 @@ pub(super) struct Marked {
 
 impl Marked {
     /// Reads the cells of a range, which is one of `ranges` of the same width.
-    pub(super) fn load(index: &Index, range: Prefixes, ranges: u32) -> Result<Self> {
-        let mean = usize::try_from(index.len() / u64::from(ranges.max(1))).unwrap_or(0);
+    pub(super) fn load(moment: &Moment, range: Prefixes, ranges: u32) -> Result<Self> {
+        let mean = usize::try_from(moment.len() / u64::from(ranges.max(1))).unwrap_or(0);
         let mut cells = Vec::with_capacity(mean + mean / 64 + 1000);
-        index.for_each_in(range, &mut |fingerprint, cell| {
+        moment.for_each_in(range, &mut |fingerprint, cell| {
             let (container, len_bytes) = (cell.location.container(), cell.location.len_bytes());
             let references = cell.references;
             cells.push(MarkedCell { fingerprint, container, len_bytes, references, needs: 0, is_placed: false });
@@ -122,7 +122,7 @@ impl Marked {
 mod tests {
     use std::sync::Arc;
 
-    use dedupfs_index::{Change, IndexOptions, Location};
+    use dedupfs_index::{Change, Index, IndexOptions, Location};
     use dedupfs_store::PoolId;
     use dedupfs_store::device::{Device, MemoryDevice};
 
@@ -155,7 +155,7 @@ mod tests {
         for ranges in [1, 2, 3, 50] {
             let (mut cells, mut wrong, mut unknown, mut lost) = (0, Vec::new(), BTreeMap::new(), 0);
             for range in Prefixes::split(ranges) {
-                let mut marked = Marked::load(&index, range, ranges).unwrap();
+                let mut marked = Marked::load(&index.moment(), range, ranges).unwrap();
                 marks.iter().for_each(|number| marked.need(fingerprint(*number)));
                 cells += marked.cells().len();
                 lost += marked.cells().iter().filter(|cell| cell.is_lost()).count();

@@ -6,7 +6,7 @@
 //! - the export on the data root against the namespace (by [`crate::pool::Pool::check`]; see [`crate::durability::export`]);
 //! - with `read_data`: every region is read, and every chunk is hashed and compared with its fingerprint.
 //!
-//! A check changes nothing. Memory: the cells of both indexes, by ranges of fingerprints if they do not fit into what it may take. Cost: all
+//! A check changes nothing. Writers go on, reclaiming does not. Memory: the cells of both indexes, by ranges of fingerprints if they do not fit into what it may take. Cost: all
 //! metadata is read once if `scratch` has room, else once for each range.
 
 mod cells;
@@ -32,6 +32,7 @@ pub use super::affected::{AffectedFile, AffectedFiles};
 pub use rebuild::RebuildReport;
 pub(crate) use rebuild::{BuildPlace, Rebuilder};
 
+use crate::durability::commit::CountedView;
 use crate::durability::export::ExportCheck;
 use crate::progress::Progress;
 use crate::upkeep::affected::{AffectedFinder, Lost};
@@ -153,7 +154,7 @@ impl CheckReport {
     }
 }
 
-/// The parts of a pool that a check reads. Counts must be settled before.
+/// The parts of a pool that a check reads.
 pub(crate) struct Checker<'a> {
     /// Inodes and names.
     pub namespace: &'a Namespace,
@@ -166,6 +167,8 @@ pub(crate) struct Checker<'a> {
     pub fingerprinter: &'a Fingerprinter,
     /// Threads that hash the content.
     pub workers: &'a Arc<WorkerPool>,
+    /// Returns what is checked against each other; may be called several times.
+    pub counted_view: &'a dyn Fn() -> Result<CountedView>,
     /// Memory for cells and their marks.
     pub memory_bytes: u64,
     /// Whether clients have so many bytes of room beside the temporary files.

@@ -1,0 +1,93 @@
+//! One moment of an index, which can be read while the index changes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use dedupfs_store::{Fingerprint, Result};
+
+use crate::cell::{Cell, Entry};
+use crate::index::Index;
+use crate::open::Patch;
+use crate::prefixes::Prefixes;
+use crate::sealed::SealedSet;
+
+/// The committed cells of an [`Index`] at one moment. While it lives, files that checkpoints replace keep their room on disk.
+#[derive(Debug)]
+pub struct Moment {
+    set: Arc<SealedSet>,
+    patches: HashMap<Fingerprint, Patch>,
+    /// The open tanker.
+    open: Vec<Entry>,
+    cells: u64,
+}
+
+impl Index {
+    /// Copies the state in memory: 48 bytes for each open cell, and some 100 for each patch. Holds up applying meanwhile.
+    pub fn moment(&self) -> Moment {
+        let (set, patches, open, cells) = {
+            let _applier = self.applier.lock();
+            (self.sealed_set(), self.open.collect_patches(), self.open.collect_cells(), self.len())
+        };
+        Moment { set, patches: patches.into_iter().collect(), open, cells }
+    }
+
+    /// As [`Moment::for_each`], of this moment.
+    ///
+    /// # Errors
+    /// A tanker cannot be read; errors of `each`.
+    pub fn for_each(&self, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
+        self.moment().for_each(each)
+    }
+}
+
+impl Moment {
+    /// Number of cells.
+    pub fn len(&self) -> u64 {
+        self.cells
+    }
+
+    /// Whether there is no cell.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of memory that it takes.
+    pub fn memory_bytes(&self) -> u64 {
+        let patches = self.patches.capacity() * (size_of::<(Fingerprint, Patch)>() + 1);
+        (patches + self.open.capacity() * size_of::<Entry>()) as u64
+    }
+
+    /// Calls `each` for every cell: tanker by tanker in order of fingerprint, then the open tanker.
+    ///
+    /// Cost: the cells file of each sealed tanker, read once, verified and past the cache.
+    ///
+    /// # Errors
+    /// A tanker cannot be read; errors of `each`.
+    pub fn for_each(&self, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
+        self.for_each_in(Prefixes::ALL, each)
+    }
+
+    /// Calls `each` for every cell whose fingerprint lies in a range, as [`for_each`](Self::for_each) does.
+    ///
+    /// Cost: the buckets of the range.
+    ///
+    /// # Errors
+    /// A tanker cannot be read; errors of `each`.
+    pub fn for_each_in(&self, prefixes: Prefixes, each: &mut dyn FnMut(Fingerprint, Cell) -> Result<()>) -> Result<()> {
+        let mut each = |fingerprint: Fingerprint, cell: Cell| match prefixes.has(&fingerprint) {
+            true => each(fingerprint, cell),
+            false => Ok(()),
+        };
+        for tanker in self.set.tankers() {
+            tanker.for_each_in(prefixes.buckets(tanker.buckets()), &mut |_, Entry { fingerprint, cell }| {
+                let cell = if self.patches.is_empty() { Some(cell) } else { self.patched(&fingerprint, cell) };
+                cell.map_or(Ok(()), |cell| each(fingerprint, cell))
+            })?;
+        }
+        self.open.iter().try_for_each(|entry| each(entry.fingerprint, entry.cell))
+    }
+
+    fn patched(&self, fingerprint: &Fingerprint, cell: Cell) -> Option<Cell> {
+        self.patches.get(fingerprint).map_or(Some(cell), |patch| patch.cell)
+    }
+}
