@@ -11,6 +11,7 @@ use crate::guide::{GuideFile, GuideNames, Key};
 use crate::manifest::Manifest;
 use crate::names::{guide_name, open_name, progress_name};
 use crate::open::file::OpenFile;
+use crate::prefixes::Prefixes;
 use crate::sealed::{ContainerShares, ListOf, OccupancyList, PageCache, PagedFile, PagedFileKind, Writer};
 
 const POOL: PoolId = PoolId([7; 16]);
@@ -157,7 +158,7 @@ fn guide(generation: u64, parts: &[u8], meta: &[u8], payload: &[u8]) -> Result<(
         let _ = packed.as_ref().map(|packed| file.may_have(key, packed, 7));
         let _ = file.tankers_of(&PageCache::new(0), key, &mut Vec::new());
     }
-    let _ = file.for_each_place(0..file.pages(), &mut |_| {});
+    let _ = file.for_each_place(Prefixes::ALL, &mut |_| {});
     Ok(())
 }
 

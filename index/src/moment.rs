@@ -1,7 +1,6 @@
 //! One moment of an index, which can be read while the index changes.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use dedupfs_store::{Fingerprint, Result};
 
@@ -9,12 +8,13 @@ use crate::cell::{Cell, Entry};
 use crate::index::Index;
 use crate::open::Patch;
 use crate::prefixes::Prefixes;
-use crate::sealed::SealedSet;
+use crate::sealed::SealedTanker;
 
 /// The committed cells of an [`Index`] at one moment. While it lives, files that checkpoints replace keep their room on disk.
 #[derive(Debug)]
 pub struct Moment {
-    set: Arc<SealedSet>,
+    /// Their cells and counts alone: filters and guides would keep their memory.
+    tankers: Vec<SealedTanker>,
     patches: HashMap<Fingerprint, Patch>,
     /// The open tanker.
     open: Vec<Entry>,
@@ -26,9 +26,10 @@ impl Index {
     pub fn moment(&self) -> Moment {
         let (set, patches, open, cells) = {
             let _applier = self.applier.lock();
-            (self.sealed_set(), self.open.collect_patches(), self.open.collect_cells(), self.len())
+            (self.sealed_set(), self.open.patches(), self.open.collect_cells(), self.len())
         };
-        Moment { set, patches: patches.into_iter().collect(), open, cells }
+        let tankers = set.tankers().iter().map(|tanker| tanker.without_filter()).collect();
+        Moment { tankers, patches, open, cells }
     }
 
     /// As [`Moment::for_each`], of this moment.
@@ -53,7 +54,8 @@ impl Moment {
 
     /// Bytes of memory that it takes.
     pub fn memory_bytes(&self) -> u64 {
-        let patches = self.patches.capacity() * (size_of::<(Fingerprint, Patch)>() + 1);
+        // A table has room for an eighth more than its capacity, and a byte for each place.
+        let patches = self.patches.capacity() / 7 * 8 * (size_of::<(Fingerprint, Patch)>() + 1);
         (patches + self.open.capacity() * size_of::<Entry>()) as u64
     }
 
@@ -78,7 +80,7 @@ impl Moment {
             true => each(fingerprint, cell),
             false => Ok(()),
         };
-        for tanker in self.set.tankers() {
+        for tanker in &self.tankers {
             tanker.for_each_in(prefixes.buckets(tanker.buckets()), &mut |_, Entry { fingerprint, cell }| {
                 let cell = if self.patches.is_empty() { Some(cell) } else { self.patched(&fingerprint, cell) };
                 cell.map_or(Ok(()), |cell| each(fingerprint, cell))

@@ -18,21 +18,29 @@ impl Prefixes {
     /// All fingerprints.
     pub const ALL: Self = Self { first: 0, last: u64::MAX };
 
-    /// Returns `count` ranges of the same width that together have all fingerprints, in order. At least one.
-    pub fn split(count: u32) -> impl Iterator<Item = Self> {
+    /// Returns one of `count` ranges of the same width that together have all fingerprints, in order.
+    pub(crate) fn part(number: u32, count: u32) -> Self {
         let count = u128::from(count.max(1));
         // Both are below 2^64.
-        let begin = move |part: u128| ((part << u64::BITS) / count) as u64;
-        (0..count).map(move |part| Self {
-            first: begin(part),
-            last: if part + 1 == count { u64::MAX } else { begin(part + 1) - 1 },
-        })
+        let begin = |part: u128| ((part << u64::BITS) / count) as u64;
+        let next = u128::from(number) + 1;
+        Self { first: begin(next - 1), last: if next >= count { u64::MAX } else { begin(next) - 1 } }
+    }
+
+    /// Returns all ranges of so many, of which there is one at least.
+    pub fn split(count: u32) -> impl Iterator<Item = Self> {
+        (0..count.max(1)).map(move |number| Self::part(number, count))
     }
 
     /// Whether a fingerprint lies in the range.
     #[must_use]
     pub fn has(&self, fingerprint: &Fingerprint) -> bool {
-        (self.first..=self.last).contains(&fingerprint.prefix())
+        self.has_prefix(fingerprint.prefix())
+    }
+
+    /// Whether fingerprints with these first eight bytes, as a number, lie in the range.
+    pub(crate) fn has_prefix(&self, prefix: u64) -> bool {
+        (self.first..=self.last).contains(&prefix)
     }
 
     /// The place of a fingerprint of the range if the range is divided into `places` equal parts.

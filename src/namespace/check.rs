@@ -1,231 +1,234 @@
-//! Scans of the whole namespace, and the check of its structure.
+//! The check of the structure of one commit: inodes, names, the order of directories, link counts, orphans, attributes and totals agree.
 //!
-//! A scan sees one moment: the committed snapshot and copies of the generations over it.
+//! The facts about all inodes take more memory than there is, so inodes are checked by ranges of their numbers: all names are read once for
+//! each range. Memory besides: 24 bytes for each directory, and the numbers of orphans.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashSet};
+use std::ops::RangeInclusive;
 
-use dedupfs_base::Result;
+use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, ROOT_INO};
 
-use super::base::{NameVisitor, Snapshot, guarded};
+use super::base::{Snapshot, guarded};
 use super::inode::{Entry, Inode};
 use super::names::check_name;
-use super::overlay::Generation;
 use super::totals::Totals;
 use super::versions::{VERSION_RECORD, is_frozen};
 use super::{COOKIE_FIRST, Namespace};
 
 /// Largest number of findings in a report; nobody reads more.
 const FINDINGS_MAX: usize = 1000;
+/// Entries of a directory that are read at once.
+const ENTRIES_AT_ONCE: usize = 1024;
 
-/// Receives directory, name, inode number and kind of each name.
-pub(crate) type EntryVisitor<'v> = dyn FnMut(Ino, &[u8], Ino, FileKind) -> Result<()> + 'v;
-
-/// One moment of the namespace.
-struct Moment {
-    base: Arc<Snapshot>,
-    /// Newest first.
-    layers: Vec<Generation>,
-    totals: Totals,
-}
-
-impl Moment {
-    fn for_each_inode(&self, visit: &mut dyn FnMut(Result<Inode>) -> Result<()>) -> Result<()> {
-        guarded(&self.base.session, || {
-            self.base.for_each_inode(&mut |inode| match inode {
-                Ok(inode) if self.layers.iter().any(|layer| layer.inodes.contains_key(&inode.ino)) => Ok(()),
-                inode => visit(inode),
-            })
-        })?;
-        for (position, layer) in self.layers.iter().enumerate() {
-            let newer = &self.layers[..position];
-            for (ino, inode) in &layer.inodes {
-                if let Some(inode) = inode
-                    && !newer.iter().any(|newer| newer.inodes.contains_key(ino))
-                {
-                    visit(Ok((**inode).clone()))?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn knows_name(layers: &[Generation], directory: Ino, name: &[u8]) -> bool {
-        layers.iter().filter_map(|layer| layer.directories.get(&directory)).any(|dir| dir.by_name.contains_key(name))
-    }
-
-    fn for_each_entry(&self, visit: &mut NameVisitor<'_>) -> Result<()> {
-        guarded(&self.base.session, || {
-            self.base.for_each_entry(&mut |directory, name, entry| {
-                if Self::knows_name(&self.layers, directory, name) {
-                    return Ok(());
-                }
-                visit(directory, name, entry)
-            })
-        })?;
-        for (position, layer) in self.layers.iter().enumerate() {
-            for (&directory, changes) in &layer.directories {
-                for (name, entry) in &changes.by_name {
-                    if let Some(entry) = entry
-                        && !Self::knows_name(&self.layers[..position], directory, name)
-                    {
-                        visit(directory, name, *entry)?;
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// The facts that the check gathers about one inode.
-#[derive(Default)]
+/// What an inode says, and what names say of it.
 struct Seen {
-    inode: Option<Inode>,
+    ino: Ino,
+    kind: FileKind,
+    nlink: u32,
+    xattr_count: u32,
+    size_bytes: u64,
+    parent: Ino,
     names: u32,
     subdirectories: u32,
     entries: u64,
     named_in: Ino,
 }
 
+impl Seen {
+    fn new(inode: &Inode) -> Self {
+        let Inode { ino, kind, nlink, xattr_count, size_bytes, parent, .. } = *inode;
+        let (names, subdirectories, entries, named_in) = Default::default();
+        Self { ino, kind, nlink, xattr_count, size_bytes, parent, names, subdirectories, entries, named_in }
+    }
+}
+
+/// The inodes of a range of numbers, ascending.
+struct Seens {
+    range: RangeInclusive<Ino>,
+    seen: Vec<Seen>,
+    /// Entries in directories of the range that do not exist; of very many, some.
+    without_directory: BTreeMap<Ino, u64>,
+}
+
+impl Seens {
+    fn find(&mut self, ino: Ino) -> Option<&mut Seen> {
+        let at = self.seen.binary_search_by_key(&ino, |seen| seen.ino).ok()?;
+        self.seen.get_mut(at)
+    }
+}
+
+/// A directory, where it says that it lies, and whether it is an orphan.
+type Directory = (Ino, Ino, bool);
+
+struct Check<'a> {
+    base: &'a Snapshot,
+    is_ended: &'a dyn Fn() -> bool,
+    orphans: HashSet<Ino>,
+    directories: Vec<Directory>,
+    totals: Totals,
+    findings: Findings,
+}
+
 impl Namespace {
-    /// Returns the committed state.
-    pub(super) fn snapshot(&self) -> Result<Arc<Snapshot>> {
-        let base = self.state.read().base.clone();
-        base.map_or_else(|| self.recover(), Ok)
+    /// Checks the last commit. Returns the findings in words. `memory_bytes` bounds the facts about the inodes of a range.
+    ///
+    /// # Errors
+    /// The namespace cannot be read; `Ended` soon after `is_ended` says so.
+    pub fn check(&self, memory_bytes: u64, is_ended: &dyn Fn() -> bool) -> Result<Vec<String>> {
+        let base = self.snapshot()?;
+        let at_once = usize::try_from(memory_bytes / size_of::<Seen>() as u64).unwrap_or(usize::MAX).max(1);
+        guarded(&base.session, || {
+            let orphans = base.orphans()?.into_iter().collect();
+            let (directories, totals, findings) = Default::default();
+            Check { base: &base, is_ended, orphans, directories, totals, findings }.run(at_once)
+        })
     }
+}
 
-    fn moment(&self) -> Result<Moment> {
-        loop {
-            let base = self.snapshot()?;
-            let state = self.state.read();
-            if state.is_base(&base) {
-                let layers = state.layers().cloned().collect();
-                return Ok(Moment { base, layers, totals: state.totals_now() });
+impl Check<'_> {
+    fn run(mut self, at_once: usize) -> Result<Vec<String>> {
+        let mut next = Some(0);
+        while let Some(first) = next {
+            let mut seens = self.load(first, at_once)?;
+            next = seens.range.end().checked_add(1);
+            self.check_names(&mut seens)?;
+            for seen in &seens.seen {
+                self.check_ended()?;
+                check_inode(seen, self.orphans.contains(&seen.ino), &mut self.findings);
+                self.check_xattrs(seen);
+                self.check_order(seen)?;
+            }
+            for (directory, entries) in seens.without_directory {
+                let told = || format!("{entries} entries lie in directory {directory}, which does not exist");
+                self.findings.add(told);
+            }
+            for ino in self.orphans.iter().filter(|ino| seens.range.contains(ino)) {
+                if seens.seen.binary_search_by_key(ino, |seen| seen.ino).is_err() {
+                    self.findings.add(|| format!("orphan {ino} does not exist"));
+                }
             }
         }
+        let recorded = self.base.header.totals;
+        if self.totals != recorded {
+            self.findings.add(|| format!("the totals are {:?}, recorded are {recorded:?}", self.totals));
+        }
+        let (entries, ordered) = self.base.entry_counts()?;
+        if entries != ordered {
+            let told = || format!("{entries} names are stored, but {ordered} places in the order of directories");
+            self.findings.add(told);
+        }
+        check_reachable(&self.directories, &mut self.findings);
+        Ok(self.findings.list)
     }
 
-    /// Visits all inodes, orphans included, in no particular order. Damage ends the scan.
-    pub fn for_each_inode(&self, visit: &mut dyn FnMut(&Inode) -> Result<()>) -> Result<()> {
-        self.moment()?.for_each_inode(&mut |inode| visit(&inode?))
-    }
-
-    /// Visits all names, in no particular order. Damage ends the scan.
-    pub fn for_each_entry(&self, visit: &mut EntryVisitor<'_>) -> Result<()> {
-        self.moment()?.for_each_entry(&mut |directory, name, entry| visit(directory, name, entry.ino, entry.kind))
-    }
-
-    /// Checks that inodes, names, the order of directories, link counts, orphans, attributes and totals agree. Returns
-    /// the findings in words. Memory grows with the number of inodes.
-    pub fn check(&self) -> Result<Vec<String>> {
-        let moment = self.moment()?;
-        let mut findings = Findings::default();
-        let mut seen: HashMap<Ino, Seen> = HashMap::new();
-        let mut totals = Totals::default();
-        moment.for_each_inode(&mut |inode| {
-            match inode {
+    /// Reads so many inodes from a number on.
+    fn load(&mut self, first: Ino, at_once: usize) -> Result<Seens> {
+        let mut seen = Vec::new();
+        let mut last = Ino::MAX;
+        for row in self.base.tables.inodes.range_owned(first..).map_err(|error| self.base.explain(error))? {
+            let (key, value) = row.map_err(|error| self.base.explain(error))?;
+            match Inode::decode(key.value(), value.value()) {
                 Ok(inode) => {
-                    totals = totals.plus(&Totals::of(&inode));
-                    let ino = inode.ino;
-                    seen.entry(ino).or_default().inode = Some(inode);
+                    self.totals = self.totals.plus(&Totals::of(&inode));
+                    if inode.is_directory() {
+                        self.directories.push((inode.ino, inode.parent, inode.nlink == 0));
+                    }
+                    seen.push(Seen::new(&inode));
                 }
-                Err(error) => findings.add(|| error.to_string()),
+                Err(error) => self.findings.add(|| error.to_string()),
             }
-            Ok(())
-        })?;
-        if totals != moment.totals {
-            findings.add(|| format!("the totals are {totals:?}, recorded are {:?}", moment.totals));
-        }
-        self.check_names(&moment, &mut seen, &mut findings)?;
-        self.check_orders(&moment, &seen, &mut findings)?;
-        let orphans: HashSet<Ino> = self.orphans()?.into_iter().collect();
-        for (&ino, facts) in &seen {
-            check_inode(ino, facts, orphans.contains(&ino), &mut findings);
-        }
-        for ino in orphans.iter().filter(|ino| !seen.contains_key(ino)) {
-            findings.add(|| format!("orphan {ino} does not exist"));
-        }
-        check_reachable(&seen, &mut findings);
-        for (&ino, facts) in &seen {
-            let Some(inode) = &facts.inode else { continue };
-            let names = match self.xattr_names(ino) {
-                Ok(names) => names,
-                Err(error) => {
-                    findings.add(|| error.to_string());
-                    continue;
-                }
-            };
-            if names.len() as u64 != u64::from(inode.xattr_count) {
-                findings.add(|| format!("inode {ino} has {} attributes, recorded {}", names.len(), inode.xattr_count));
-            }
-            if is_frozen(ino) && !names.iter().any(|name| name == VERSION_RECORD) {
-                findings.add(|| format!("version {ino} has no record: when and of what it was made is unknown"));
-            }
-            for name in names {
-                if let Err(error) = self.xattr(ino, &name) {
-                    findings.add(|| error.to_string());
-                }
+            if seen.len() == at_once {
+                last = key.value();
+                break;
             }
         }
-        Ok(findings.list)
+        Ok(Seens { range: first..=last, seen, without_directory: BTreeMap::new() })
     }
 
-    fn check_names(&self, moment: &Moment, seen: &mut HashMap<Ino, Seen>, findings: &mut Findings) -> Result<()> {
-        let next_cookie = self.next_cookie.load(std::sync::atomic::Ordering::Relaxed);
-        moment.for_each_entry(&mut |directory, name, entry| {
+    /// Reads all names, and notes what they say of the inodes of a range.
+    fn check_names(&mut self, seens: &mut Seens) -> Result<()> {
+        let (findings, is_ended, next_cookie) = (&mut self.findings, self.is_ended, self.base.header.next_cookie);
+        let mut count = 0_u64;
+        self.base.for_each_entry(&mut |directory, name, entry| {
+            count += 1;
+            if count.is_multiple_of(1 << 16) && is_ended() {
+                return Err(EngineError::Ended("the check"));
+            }
             let shown = name.escape_ascii();
-            let is_directory = entry.kind == FileKind::Directory;
-            if let Err(error) = check_name(name) {
-                findings.add(|| format!("entry {shown} of directory {directory}: {error}"));
-            }
-            if !(COOKIE_FIRST..next_cookie).contains(&entry.cookie) {
-                findings.add(|| format!("entry {shown} of directory {directory} has cookie {}", entry.cookie));
-            }
-            match seen.get_mut(&entry.ino) {
-                Some(facts) => {
-                    facts.names += 1;
-                    facts.named_in = directory;
-                    if facts.inode.as_ref().is_some_and(|inode| inode.kind != entry.kind) {
-                        findings
-                            .add(|| format!("entry {shown} of directory {directory} has another kind than its inode"));
-                    }
+            if seens.range.contains(&directory) {
+                if let Err(error) = check_name(name) {
+                    findings.add(|| format!("entry {shown} of directory {directory}: {error}"));
                 }
-                None => findings.add(|| format!("entry {shown} of directory {directory}: no inode {}", entry.ino)),
+                if !(COOKIE_FIRST..next_cookie).contains(&entry.cookie) {
+                    findings.add(|| format!("entry {shown} of directory {directory} has cookie {}", entry.cookie));
+                }
+                if let Some(seen) = seens.find(directory) {
+                    seen.entries += 1;
+                    seen.subdirectories += u32::from(entry.kind == FileKind::Directory);
+                } else if seens.without_directory.len() < FINDINGS_MAX {
+                    *seens.without_directory.entry(directory).or_default() += 1;
+                }
             }
-            let facts = seen.entry(directory).or_default();
-            facts.entries += 1;
-            facts.subdirectories += u32::from(is_directory);
+            if seens.range.contains(&entry.ino) {
+                match seens.find(entry.ino) {
+                    Some(seen) => {
+                        seen.names += 1;
+                        seen.named_in = directory;
+                        if seen.kind != entry.kind {
+                            let told =
+                                || format!("entry {shown} of directory {directory} has another kind than its inode");
+                            findings.add(told);
+                        }
+                    }
+                    None => findings.add(|| format!("entry {shown} of directory {directory}: no inode {}", entry.ino)),
+                }
+            }
             Ok(())
         })
     }
 
-    /// Checks that every directory, read in order, shows exactly its names.
-    fn check_orders(&self, moment: &Moment, seen: &HashMap<Ino, Seen>, findings: &mut Findings) -> Result<()> {
-        let (entries, ordered) = guarded(&moment.base.session, || moment.base.entry_counts())?;
-        if entries != ordered {
-            findings.add(|| format!("{entries} names are stored, but {ordered} places in the order of directories"));
+    fn check_xattrs(&mut self, seen: &Seen) {
+        let (ino, recorded) = (seen.ino, seen.xattr_count);
+        let names = match self.base.xattr_names(ino) {
+            Ok(names) => names,
+            Err(error) => return self.findings.add(|| error.to_string()),
+        };
+        if names.len() as u64 != u64::from(recorded) {
+            self.findings.add(|| format!("inode {ino} has {} attributes, recorded {recorded}", names.len()));
         }
-        for (&ino, _) in seen.iter().filter(|(_, facts)| facts.inode.as_ref().is_some_and(Inode::is_directory)) {
-            let mut after = 0;
-            loop {
-                let page = self.read_directory(ino, after, 1024)?;
-                for item in &page {
-                    let expected = Entry { ino: item.ino, kind: item.kind, cookie: item.cookie };
-                    if self.entry(ino, &item.name)? != Some(expected) {
-                        let shown = item.name.escape_ascii().to_string();
-                        findings
-                            .add(|| format!("directory {ino} shows {shown} at {}, by name it differs", item.cookie));
-                    }
-                }
-                match page.last() {
-                    Some(last) => after = last.cookie,
-                    None => break,
+        if is_frozen(ino) && !names.iter().any(|name| name == VERSION_RECORD) {
+            self.findings.add(|| format!("version {ino} has no record: when and of what it was made is unknown"));
+        }
+        for name in names {
+            if let Err(error) = self.base.xattr(ino, &name) {
+                self.findings.add(|| error.to_string());
+            }
+        }
+    }
+
+    /// Checks that a directory, read in order, shows exactly its names.
+    fn check_order(&mut self, seen: &Seen) -> Result<()> {
+        if seen.kind != FileKind::Directory {
+            return Ok(());
+        }
+        let (directory, mut after) = (seen.ino, 0);
+        loop {
+            let items = self.base.order(directory, after, ENTRIES_AT_ONCE)?;
+            let Some((last, ..)) = items.last() else { return Ok(()) };
+            after = *last;
+            for (cookie, ino, kind, name) in items {
+                if self.base.entry(directory, &name)? != Some(Entry { ino, kind, cookie }) {
+                    let shown = name.escape_ascii();
+                    self.findings
+                        .add(|| format!("directory {directory} shows {shown} at {cookie}, by name it differs"));
                 }
             }
         }
-        Ok(())
+    }
+
+    fn check_ended(&self) -> Result<()> {
+        if (self.is_ended)() { Err(EngineError::Ended("the check")) } else { Ok(()) }
     }
 }
 
@@ -242,62 +245,69 @@ impl Findings {
     }
 }
 
-fn check_inode(ino: Ino, facts: &Seen, is_orphan: bool, findings: &mut Findings) {
-    let Some(inode) = &facts.inode else {
-        findings.add(|| format!("{} entries lie in directory {ino}, which does not exist", facts.entries));
-        return;
-    };
-    if !inode.is_directory() {
-        if facts.entries > 0 {
-            findings.add(|| format!("inode {ino} is no directory but has {} entries", facts.entries));
+fn check_inode(seen: &Seen, is_orphan: bool, findings: &mut Findings) {
+    let Seen { ino, nlink, names, entries, .. } = *seen;
+    if seen.kind == FileKind::Directory {
+        let is_named = names == 1 || (ino == ROOT_INO && names == 0) || (names == 0 && is_orphan);
+        let links = if is_orphan { 0 } else { 2 + seen.subdirectories };
+        if !is_named || nlink != links {
+            findings.add(|| format!("directory {ino} has {names} names and should have {links} links, not {nlink}"));
         }
-        if inode.nlink != facts.names {
-            findings.add(|| format!("inode {ino} has {} names, recorded {}", facts.names, inode.nlink));
+        if seen.size_bytes != entries {
+            findings.add(|| format!("directory {ino} has {entries} entries, recorded {}", seen.size_bytes));
+        }
+        if names > 0 && seen.parent != seen.named_in {
+            findings.add(|| format!("directory {ino} lies in {}, recorded {}", seen.named_in, seen.parent));
         }
     } else {
-        let is_named = facts.names == 1 || (ino == ROOT_INO && facts.names == 0) || (facts.names == 0 && is_orphan);
-        let links = if is_orphan { 0 } else { 2 + facts.subdirectories };
-        if !is_named || inode.nlink != links {
-            let names = facts.names;
-            findings.add(|| {
-                format!("directory {ino} has {names} names and should have {links} links, not {}", inode.nlink)
-            });
+        if entries > 0 {
+            findings.add(|| format!("inode {ino} is no directory but has {entries} entries"));
         }
-        if inode.size_bytes != facts.entries {
-            findings.add(|| format!("directory {ino} has {} entries, recorded {}", facts.entries, inode.size_bytes));
-        }
-        if facts.names > 0 && inode.parent != facts.named_in {
-            findings.add(|| format!("directory {ino} lies in {}, recorded {}", facts.named_in, inode.parent));
+        if nlink != names {
+            findings.add(|| format!("inode {ino} has {names} names, recorded {nlink}"));
         }
     }
-    if (inode.nlink == 0) != is_orphan {
-        findings.add(|| format!("inode {ino} with {} links: among the orphans: {is_orphan}", inode.nlink));
+    if (nlink == 0) != is_orphan {
+        findings.add(|| format!("inode {ino} with {nlink} links: among the orphans: {is_orphan}"));
     }
 }
 
-/// Checks that every directory that is no orphan leads up to the root.
-fn check_reachable(seen: &HashMap<Ino, Seen>, findings: &mut Findings) {
-    let mut reachable: HashSet<Ino> = HashSet::from([ROOT_INO]);
-    // Directories whose way up ends or loops. Remembering them keeps every way from being walked twice.
-    let mut lost: HashSet<Ino> = HashSet::new();
-    for (&start, facts) in seen {
-        if !facts.inode.as_ref().is_some_and(|inode| inode.is_directory() && inode.nlink > 0) {
+/// The way up from a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Unknown,
+    /// It is being walked: to meet it again is a loop.
+    Walked,
+    ToRoot,
+    /// It ends or loops.
+    Lost,
+}
+
+/// Checks that every directory that is no orphan leads up to the root. They are sorted.
+fn check_reachable(directories: &[Directory], findings: &mut Findings) {
+    let place_of = |ino: Ino| directories.binary_search_by_key(&ino, |(ino, ..)| *ino).ok();
+    let mut ways = vec![Way::Unknown; directories.len()];
+    for (start, &(ino, _, is_orphan)) in directories.iter().enumerate() {
+        if is_orphan {
             continue;
         }
-        let (mut at, mut way) = (start, Vec::new());
-        let mut is_on_way = HashSet::new();
-        while !reachable.contains(&at) && !lost.contains(&at) && is_on_way.insert(at) {
-            way.push(at);
-            match seen.get(&at).and_then(|facts| facts.inode.as_ref()) {
-                Some(inode) if inode.is_directory() => at = inode.parent,
-                _ => break,
+        let (mut at, mut walked) = (Some(start), Vec::new());
+        let end = loop {
+            let Some(place) = at else { break Way::Lost };
+            match (ways[place], directories[place]) {
+                (_, (ROOT_INO, ..)) => break Way::ToRoot,
+                (Way::Unknown, (_, parent, _)) => {
+                    ways[place] = Way::Walked;
+                    walked.push(place);
+                    at = place_of(parent);
+                }
+                (Way::Walked, _) => break Way::Lost,
+                (known, _) => break known,
             }
+        };
+        if end == Way::Lost {
+            findings.add(|| format!("directory {ino} cannot be reached from the root"));
         }
-        if reachable.contains(&at) {
-            reachable.extend(way);
-        } else {
-            lost.extend(way);
-            findings.add(|| format!("directory {start} cannot be reached from the root"));
-        }
+        walked.into_iter().for_each(|place| ways[place] = end);
     }
 }

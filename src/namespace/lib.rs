@@ -55,6 +55,7 @@ mod record;
 mod rename;
 mod repair;
 mod restore;
+mod scan;
 mod shadow;
 mod tables;
 #[cfg(test)]

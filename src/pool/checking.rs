@@ -21,8 +21,8 @@ impl Pool {
         self.end_background();
         let _one = self.exclusively()?;
         let core = &self.core;
-        // Quarantining between the check of counts and the check of places would escape both.
-        let _no_quarantine = core.committer.hold_losses();
+        // A container that is quarantined while cells are compared might look as if it had none of them.
+        let no_quarantine = core.committer.hold_losses();
         core.committer.settle()?;
         // Temporary files must not go to the reserve of a root.
         let disk =
@@ -38,9 +38,10 @@ impl Pool {
             counted_view: &|| core.committer.counted_view(),
             memory_bytes: core.memory.total_bytes / 2,
             has_room: &|bytes| !is_own_disk || core.space.has_room(bytes).unwrap_or(false),
-            is_ended: &|| core.gate.is_closing() || progress.is_cancelled(),
+            // Closing ends reclaiming first, and waits for quarantine before the gate closes.
+            is_ended: &|| core.gate.is_closing() || self.reclaiming.is_closed() || progress.is_cancelled(),
         }
-        .run(options, progress)?;
+        .run(no_quarantine, options, progress)?;
         if let Some(damage) = &*self.index_damage.lock() {
             report.needs_rebuild = true;
             report.add(damage.clone());

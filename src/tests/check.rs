@@ -1,18 +1,22 @@
 //! Checks of pools whose cells do not fit into memory: with files for the facts, without, and with files that fail.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use dedupfs::check::{CheckOptions, CheckReport};
-use dedupfs::{OpenOptions, Pool, Progress};
-use dedupfs_service::{FileService, ROOT_INO};
+use dedupfs::{EngineError, NoProgress, OpenOptions, Pool, Progress};
+use dedupfs_index::Change;
+use dedupfs_service::{FileService, ROOT_INO, RenameFlags, XattrMode};
+use dedupfs_store::ContainerId;
 use tempfile::tempdir;
 
-use crate::tests::common::{content, write};
+use crate::tests::common::{CALLER, content, write};
 use crate::tests::rebuild::{damage, open, pool};
-use crate::tests::versions::site::{file, snapshot};
+use crate::tests::versions::site::{directory, file, forget, snapshot};
 
 /// Collects the steps of a check, and cuts its temporary files at one of them.
 #[derive(Default)]
@@ -50,14 +54,14 @@ fn readings(steps: &Steps<'_>) -> usize {
     steps.begun.lock().unwrap().iter().filter(|step| step.starts_with("counting references")).count()
 }
 
-/// A sound pool and a damaged one.
-fn pools() -> [std::sync::Arc<Pool>; 2] {
+/// A sound pool and a damaged one. Nothing is quarantined while that is only read.
+fn pools() -> [Arc<Pool>; 2] {
     [false, true].map(|is_damaged| {
         let disk = pool();
         if is_damaged {
             damage(&disk);
         }
-        open(&disk, &OpenOptions::default()).expect("opens")
+        open(&disk, &OpenOptions { read_only: is_damaged, ..OpenOptions::default() }).expect("opens")
     })
 }
 
@@ -143,22 +147,147 @@ impl Progress for Beside<'_> {
     }
 }
 
+/// Stores a chunk that no other file has, and counts it wrong.
+fn miscount(pool: &Pool) {
+    let index = &pool.core().indexes.chunks;
+    let fingerprints = || {
+        let mut fingerprints = HashSet::new();
+        let mut add = |fingerprint, _| {
+            fingerprints.insert(fingerprint);
+            Ok(())
+        };
+        index.for_each(&mut add).expect("reads");
+        fingerprints
+    };
+    let before = fingerprints();
+    write(pool, "miscounted", &content(77, 3000));
+    pool.core().committer.settle().expect("counts");
+    let now = fingerprints();
+    let fingerprint = *now.difference(&before).next().expect("is new");
+    let change = Change::Count { fingerprint, delta: 5, hint: ContainerId::NONE };
+    index.apply(pool.core().namespace.last_row(), &[change]).expect("counts");
+}
+
 /// References and counts were read at different times, so a sound pool had findings.
 #[test]
 fn regression_changes_during_a_check_are_no_findings() {
-    for (pool, is_sound) in pools().iter().zip([true, false]) {
+    for is_sound in [true, false] {
+        let pool = open(&pool(), &OpenOptions::default()).expect("opens");
+        if !is_sound {
+            miscount(&pool);
+        }
         let scratch = tempdir().expect("is made");
-        let quiet = check(pool, None, &Steps::default());
-        let beside = Beside { pool, advanced: AtomicU64::new(0), changes: AtomicU64::new(1) };
+        let options = CheckOptions { read_data: true, ..CheckOptions::default() };
+        let quiet = pool.check(&options, &Steps::default()).expect("checks");
+        assert_eq!(quiet.findings.len(), usize::from(!is_sound), "{:?}", quiet.findings);
+        let beside = Beside { pool: &pool, advanced: AtomicU64::new(0), changes: AtomicU64::new(1) };
         for scratch in [None, Some(scratch.path().to_owned())] {
             let before = beside.changes.load(Ordering::Relaxed);
-            let found = pool.check(&CheckOptions { scratch, ..CheckOptions::default() }, &beside).expect("checks");
-            // Without the number of all cells, which grows.
-            let told = |report: &CheckReport| -> Vec<_> {
-                report.findings.iter().map(|finding| finding.split(" of ").next().map(str::to_owned)).collect()
-            };
-            assert_eq!((found.is_clean(), told(&found)), (is_sound, told(&quiet)), "{:?}", found.findings);
+            let found = pool.check(&CheckOptions { scratch, ..options.clone() }, &beside).expect("checks");
+            assert_eq!(found.findings, quiet.findings);
             assert!(beside.changes.load(Ordering::Relaxed) > before + 20);
         }
     }
+}
+
+/// Stores files as rsync does, over earlier ones, and changes directories, attributes and versions, until it is done.
+fn write_beside(pool: &Pool, writer: u64, is_done: &AtomicBool) {
+    const NAMES: usize = 8;
+    let (service, committer) = (pool.service(), &pool.core().committer);
+    let top = format!("writer {writer}");
+    let directory_ino = directory(pool, ROOT_INO, &top);
+    let known = content(1, 4_000_000);
+    let mut inos = [0; NAMES];
+    for number in 0_u64.. {
+        if is_done.load(Ordering::Relaxed) {
+            break;
+        }
+        let from = (number as usize * 90_000) % 3_000_000;
+        let new = content(10_000 * (writer + 1) + number, 9000);
+        let ino = file(pool, directory_ino, "temporary", &[&known[from..][..90_000], &new].concat());
+        service.set_xattr(CALLER, ino, b"user.number", &number.to_le_bytes(), XattrMode::Any).expect("sets");
+        let at = number as usize % NAMES;
+        let name = format!("file {at}");
+        let over = RenameFlags::default();
+        service.rename(directory_ino, b"temporary", directory_ino, name.as_bytes(), over).expect("renames");
+        // The kernel knows the replaced one for a while.
+        assert_eq!(service.lookup(directory_ino, name.as_bytes()).expect("is there").ino, ino);
+        service.fsync_directory(directory_ino).expect("syncs");
+        let replaced = std::mem::replace(&mut inos[at], ino);
+        if replaced != 0 {
+            service.forget(replaced, 1);
+        }
+        let inside = directory(pool, directory_ino, "inside");
+        file(pool, inside, "short", b"short");
+        service.unlink(inside, b"short").expect("unlinks");
+        service.remove_directory(directory_ino, b"inside").expect("removes");
+        if number % 5 == 4 {
+            snapshot(pool, &top, "", &format!("version {writer}"));
+            forget(pool, ROOT_INO, &format!("version {writer}"));
+            committer.checkpoint().expect("checkpoints");
+        }
+    }
+}
+
+/// Names, orphans and attributes were read while they changed, and counts of another row than the references.
+#[test]
+fn regression_writers_beside_checks_make_no_findings() {
+    let pool = open(&pool(), &OpenOptions::default()).expect("opens");
+    let scratch = tempdir().expect("is made");
+    let is_done = AtomicBool::new(false);
+    let reports: Vec<_> = std::thread::scope(|scope| {
+        let writers = [0, 1].map(|writer| {
+            scope.spawn({
+                let (pool, is_done) = (&pool, &is_done);
+                move || write_beside(pool, writer, is_done)
+            })
+        });
+        let check = |number| {
+            let scratch = (number % 2 == 0).then(|| scratch.path().to_owned());
+            pool.check(&CheckOptions { read_data: number % 3 == 0, scratch }, &NoProgress)
+        };
+        let reports = (0..6).map(check).collect();
+        is_done.store(true, Ordering::Relaxed);
+        writers.into_iter().for_each(|writer| writer.join().expect("writes"));
+        reports
+    });
+    for report in reports {
+        let report = report.expect("checks");
+        assert!(report.is_clean(), "{:#?}", report.findings);
+    }
+    pool.close().expect("closes");
+}
+
+/// Closes the pool when containers are checked.
+struct Closing<'a> {
+    pool: &'a Arc<Pool>,
+    closing: Mutex<Option<JoinHandle<dedupfs::Result<()>>>>,
+}
+
+impl Progress for Closing<'_> {
+    fn start(&self, what: &str, _total: u64) {
+        let mut closing = self.closing.lock().unwrap();
+        if closing.is_none() && what.starts_with("checking containers") {
+            let pool = self.pool.clone();
+            *closing = Some(std::thread::spawn(move || pool.close()));
+            while !self.pool.reclaiming().is_closed() {
+                std::thread::yield_now();
+            }
+        }
+    }
+    fn advance(&self, _by: u64) {}
+    fn finish(&self) {}
+}
+
+/// Closing waited for quarantine, which waited for the check of a pool with damage.
+#[test]
+fn regression_closing_ends_a_check_that_has_met_damage() {
+    let disk = pool();
+    damage(&disk);
+    let pool = open(&disk, &OpenOptions::default()).expect("opens");
+    let closes = Closing { pool: &pool, closing: Mutex::default() };
+    let outcome = pool.check(&CheckOptions::default(), &closes);
+    assert!(matches!(outcome, Err(EngineError::Ended(_))), "{outcome:?}");
+    let closing = closes.closing.into_inner().unwrap().expect("was begun");
+    let _with_damage = closing.join().expect("closes");
 }

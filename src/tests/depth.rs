@@ -1,4 +1,5 @@
-//! Work that is not for content reads no more of a large pool than of small ones, for each chunk: the small version of the bench `depth`.
+//! Work that is not for content reads and writes no more in a large pool than in small ones, for each chunk, and the indexes take no more memory: the
+//! small version of the bench `depth`.
 
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ const FILES: [u64; 3] = [24, 48, 96];
 /// Reading that no line tells of: a directory of a tanker more, a page more of the namespace.
 const SLACK_BYTES: f64 = 300_000.0;
 
-/// Bytes read by each kind of work.
+/// Bytes read and written by each kind of work, and bytes of memory.
 type Row = Vec<(&'static str, u64)>;
 
 /// Writes files, and makes guides to their tankers as the thread for it would.
@@ -40,9 +41,9 @@ fn measure(files: u64) -> Row {
     drop(pool);
     let mut row = Row::new();
     let mut note = |name, work: &mut dyn FnMut()| {
-        let before = site.all_read_bytes();
+        let before = site.moved_bytes();
         work();
-        row.push((name, site.all_read_bytes() - before));
+        row.push((name, site.moved_bytes() - before));
     };
     let mut opened = None;
     note("opening", &mut || opened = Some(site.open()));
@@ -52,6 +53,12 @@ fn measure(files: u64) -> Row {
     note("storing new content", &mut || write(&pool, "new", &content(1000, FILE_BYTES)));
     // Not as a whole: its segments are others.
     note("storing known content", &mut || write(&pool, "again", &content(files / 2, FILE_BYTES)[10_000..]));
+    let committer = &pool.core().committer;
+    committer.settle().expect("counts");
+    note("a checkpoint", &mut || {
+        committer.checkpoint().expect("checkpoints");
+    });
+    note("an export", &mut || committer.export().expect("exports"));
     ["new", "again"].into_iter().for_each(|name| remove(&*pool.service(), name));
     let mut reclaim = || {
         pool.reclaim(&ReclaimOptions::below(0), &NoProgress).expect("reclaims");
@@ -64,14 +71,21 @@ fn measure(files: u64) -> Row {
         let report = pool.check(&CheckOptions::default(), &NoProgress).expect("checks");
         assert!(report.is_clean(), "{:#?}", report.findings);
     });
+    let scratch = tempfile::tempdir().expect("is made");
+    note("a trial recovery", &mut || {
+        let trial = pool.trial_recovery(scratch.path(), 1 << 30, &NoProgress).expect("recovers");
+        assert!(trial.is_sound(), "{trial:#?}");
+    });
+    let memory_bytes = pool.stats().expect("has figures").memory.index_bytes;
     pool.close().expect("closes");
     drop(pool);
     note("a rebuild", &mut || site.open_rebuilding().close().expect("closes"));
+    row.push(("memory of the indexes", memory_bytes));
     row
 }
 
 #[test]
-fn nothing_reads_more_than_a_line_through_smaller_pools_says() {
+fn nothing_takes_more_than_a_line_through_smaller_pools_says() {
     let rows = FILES.map(measure);
     let [small, middle, large] = &rows;
     for ((name, small), ((_, middle), (_, large))) in small.iter().zip(middle.iter().zip(large)) {

@@ -1,7 +1,7 @@
 //! Making the next guide beside lookups and checkpoints.
 //!
-//! The fingerprints are divided into equal ranges, a bucket of the tankers or more. Range by range the cells of all sources are read in the
-//! order of their files, sorted and written. Memory: 16 bytes for each cell of a range, and some 20 for each of a part of the file.
+//! Part by part of the new file the cells of all sources are read in the order of their files, sorted and written. Memory: 16 bytes for each
+//! cell of a part, half a million in the mean, half as much to sort them, and some 20 for each to write them.
 //!
 //! The guide is complete on disk before a checkpoint names it in its manifest; until then no lookup knows it.
 
@@ -16,6 +16,7 @@ use super::plan::{GROUP, Plan, Size, plan};
 use super::{Guide, GuideFile, Guided, Key, TANKERS_MAX, fit, guided_by};
 use crate::index::Index;
 use crate::names::{guide_name, join};
+use crate::prefixes::Prefixes;
 use crate::sealed::{SealedSet, SealedTanker};
 
 /// A guide that the next checkpoint publishes.
@@ -79,25 +80,14 @@ impl<'s> Sources<'s> {
         sources
     }
 
-    /// The most ranges in which each source can be read apart.
-    fn ranges_max(&self) -> u32 {
-        let buckets = self.tankers.iter().map(|(tanker, _)| tanker.buckets());
-        buckets.chain(self.guides.iter().map(|(guide, _)| guide.file.pages())).min().unwrap_or(1)
-    }
-
     /// The cells of a range, in order.
-    fn places_of(&self, range: u32, ranges: u32) -> Result<Vec<Place>> {
-        let of = |pages: u32| {
-            let each = pages / ranges;
-            range * each..(range + 1) * each
-        };
+    fn places_of(&self, prefixes: Prefixes) -> Result<Vec<Place>> {
         let mut places = Vec::new();
         for &(tanker, number) in &self.tankers {
-            tanker
-                .for_each_prefix(of(tanker.buckets()), &mut |prefix| places.push((Key::of_prefix(prefix), number)))?;
+            tanker.for_each_prefix(prefixes, &mut |prefix| places.push((Key::of_prefix(prefix), number)))?;
         }
         for (guide, numbers) in &self.guides {
-            guide.file.for_each_place(of(guide.file.pages()), &mut |(key, number)| {
+            guide.file.for_each_place(prefixes, &mut |(key, number)| {
                 places.extend(numbers.get(&number).map(|number| (key, *number)));
             })?;
         }
@@ -111,7 +101,7 @@ impl Index {
     /// Loads the filters of guides as memory allows, and makes the next guide if one is due: the next checkpoint publishes it. Asks `go_on`
     /// before each range of fingerprints, and ends when it says no. Returns whether a guide was made. One thread at a time.
     ///
-    /// Cost: of each tanker that becomes guided its cells are read, 48 bytes each; 10 bytes are written for each cell of the new guide, and
+    /// Cost: of each tanker that becomes guided its cells are read, 48 bytes each, and several times for a guide to more than a billion; 10 bytes are written for each cell of the new guide, and
     /// read of those that it replaces. See the head of `plan` for how often.
     ///
     /// # Errors
@@ -157,9 +147,9 @@ impl Index {
             self.guide_work.lock().making = Some(guide_name(ids.0, ids.1));
             ids
         };
-        let mut places_of = |range, ranges| if go_on() { sources.places_of(range, ranges).map(Some) } else { Ok(None) };
-        let (ids, cells, ranges) = (sources.ids.clone(), sources.cells, sources.ranges_max());
-        let made = GuideFile::write(self.writer(), (id, generation), ids, cells, ranges, &mut places_of);
+        let mut places_of = |prefixes| if go_on() { sources.places_of(prefixes).map(Some) } else { Ok(None) };
+        let ids = sources.ids.clone();
+        let made = GuideFile::write(self.writer(), (id, generation), ids, sources.cells, &mut places_of);
         if !matches!(made, Ok(Some(_))) {
             // After an error room may be short. Whoever ends the work may want nothing to be written: then the next checkpoint removes it.
             if made.is_err() {

@@ -6,7 +6,6 @@
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
@@ -17,6 +16,7 @@ use dedupfs_store::{Fingerprint, Result, StoreError};
 use super::PADDING_BYTES;
 use super::fuse::{self, Form};
 use crate::names::{FileWriter, guide_name, join};
+use crate::prefixes::Prefixes;
 use crate::sealed::{PageCache, PageKey, Writer, bucket_of_prefix};
 
 const VERSION: u16 = 1;
@@ -59,8 +59,13 @@ impl Key {
         Self(prefix >> (u64::BITS - KEY_BITS))
     }
 
+    /// The least prefix of its fingerprints.
+    const fn prefix(self) -> u64 {
+        self.0 << (u64::BITS - KEY_BITS)
+    }
+
     fn page(self, pages: u32) -> u32 {
-        bucket_of_prefix(self.0 << (u64::BITS - KEY_BITS), pages)
+        bucket_of_prefix(self.prefix(), pages)
     }
 }
 
@@ -119,37 +124,28 @@ fn parts_for(cells: u64) -> u32 {
     pages.clamp(PAGES_MIN, PAGES_MAX) / PAGES_PER_PART
 }
 
-/// Gives the places of one of so many equal ranges of fingerprints, in order. `None` ends the work.
-pub(crate) type PlacesOf<'a> = &'a mut dyn FnMut(u32, u32) -> Result<Option<Vec<Place>>>;
+/// Gives the places of a range of fingerprints, in order. `None` ends the work.
+pub(crate) type PlacesOf<'a> = &'a mut dyn FnMut(Prefixes) -> Result<Option<Vec<Place>>>;
 
 impl GuideFile {
-    /// Writes and syncs the file of a guide to `tankers`, of some `cells` cells. `places_of` is asked for all ranges in order, not more than
-    /// `ranges_max` of them, a power of two. Returns `None` if it ends the work: then the file is left over.
+    /// Writes and syncs the file of a guide to `tankers`, of some `cells` cells. `places_of` is asked for one part after another. Returns
+    /// `None` if it ends the work: then the file is left over.
     pub(crate) fn write(
         writer: Writer<'_>,
         (id, generation): (u64, u64),
         tankers: Vec<u64>,
         cells: u64,
-        ranges_max: u32,
         places_of: PlacesOf<'_>,
     ) -> Result<Option<Self>> {
         let path = join(writer.directory, &guide_name(id, generation));
         let parts = parts_for(cells);
-        let ranges = parts.min(ranges_max);
         let mut file = FileWriter::new(writer.device, &path)?;
         let (mut directory, mut offset) = (Directory::default(), 0);
-        for range in 0..ranges {
-            let Some(places) = places_of(range, ranges)? else {
+        for part in 0..parts {
+            let Some(places) = places_of(Prefixes::part(part, parts))? else {
                 return Ok(None);
             };
-            let mut rest = places.as_slice();
-            for part in range * (parts / ranges)..(range + 1) * (parts / ranges) {
-                let end = (part + 1) * PAGES_PER_PART;
-                let of_part = rest.partition_point(|(key, _)| key.page(parts * PAGES_PER_PART) < end);
-                let (now, later) = rest.split_at(of_part);
-                offset += directory.append_part(&mut file, &path, part * PAGES_PER_PART, parts, offset, now)?;
-                rest = later;
-            }
+            offset += directory.append_part(&mut file, &path, part * PAGES_PER_PART, parts, offset, &places)?;
         }
         let frame = directory.encode(writer, id, generation);
         let seal = FrameHeader::decode(&path, &frame)?.body_checksum;
@@ -240,15 +236,18 @@ impl GuideFile {
         Ok(())
     }
 
-    /// Visits all places of some pages in order, read past the cache.
-    pub(crate) fn for_each_place(&self, pages: Range<u32>, each: &mut dyn FnMut(Place)) -> Result<()> {
+    /// Visits all places of a range in order. Reads its pages, past the cache.
+    pub(crate) fn for_each_place(&self, prefixes: Prefixes, each: &mut dyn FnMut(Place)) -> Result<()> {
         let mut bytes = Vec::new();
-        for page in pages {
+        for page in prefixes.buckets(self.pages()) {
             self.read_page_into(page, &mut bytes)?;
             // The first bits of a key are those of its page.
             let above = u64::from(page / (self.pages() / PAGES_MIN).max(1)) << ENTRY_KEY_BITS;
             for entry in bytes.as_chunks::<ENTRY_BYTES>().0.iter().map(|entry| u64::from_le_bytes(*entry)) {
-                each((Key(above | entry >> (u64::BITS - ENTRY_KEY_BITS)), entry as u16));
+                let key = Key(above | entry >> (u64::BITS - ENTRY_KEY_BITS));
+                if prefixes.has_prefix(key.prefix()) {
+                    each((key, entry as u16));
+                }
             }
         }
         Ok(())

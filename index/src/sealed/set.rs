@@ -310,14 +310,14 @@ impl SealedSet {
         let fingerprint = &question.fingerprint;
         wanted.sort_unstable_by_key(|&item| fingerprint(item));
         let mut asked = Asked { set: self, cache, wanted, answered: vec![false; wanted.len()] };
-        asked.ask_hinted(self.hinted(wanted, &question.hint), &fingerprint, &mut each)?;
+        asked.ask(self.hinted(wanted, &question.hint), true, &fingerprint, &mut each)?;
         let left: Vec<u32> = (0..).zip(&asked.answered).filter(|(_, is)| !**is).map(|(place, _)| place).collect();
         let of_left = left.iter().map(|&place| fingerprint(wanted[place as usize]));
         let mut questions = self.candidates_with(question.means, of_left);
         questions.iter_mut().for_each(|(query, _)| *query = left[*query as usize]);
         let (of_guides, of_tankers): (Vec<_>, Vec<_>) =
             questions.into_iter().partition(|(_, candidate)| *candidate >= GUIDE);
-        asked.ask(of_tankers, &fingerprint, &mut each)?;
+        asked.ask(of_tankers, false, &fingerprint, &mut each)?;
         // Only what is left costs pages of guides.
         let mut led_to = Vec::new();
         let mut positions = Vec::new();
@@ -329,7 +329,7 @@ impl SealedSet {
                 led_to.extend(positions.iter().map(|position| (place, *position)));
             }
         }
-        asked.ask(led_to, &fingerprint, &mut each)
+        asked.ask(led_to, false, &fingerprint, &mut each)
     }
 }
 
@@ -342,27 +342,9 @@ struct Asked<'s> {
 }
 
 impl Asked<'_> {
-    /// Looks in tankers for what is not answered yet.
+    /// Looks in tankers for what is not answered yet. One that `are_hints` name and that cannot be read answers nothing: it may have nothing
+    /// to do with the question.
     fn ask<'f>(
-        &mut self,
-        questions: Vec<Candidate>,
-        fingerprint: &impl Fn(u32) -> &'f Fingerprint,
-        each: &mut impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
-    ) -> Result<()> {
-        self.ask_all(questions, false, fingerprint, each)
-    }
-
-    /// As [`ask`](Self::ask), of tankers that hints name. One that cannot be read answers nothing: it may have nothing to do with the question.
-    fn ask_hinted<'f>(
-        &mut self,
-        questions: Vec<Candidate>,
-        fingerprint: &impl Fn(u32) -> &'f Fingerprint,
-        each: &mut impl FnMut(u32, Found, &SealedTanker) -> Result<()>,
-    ) -> Result<()> {
-        self.ask_all(questions, true, fingerprint, each)
-    }
-
-    fn ask_all<'f>(
         &mut self,
         mut questions: Vec<Candidate>,
         are_hints: bool,

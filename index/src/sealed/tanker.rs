@@ -27,6 +27,7 @@ use crate::cell::{
 };
 use crate::names::{FileWriter, counts_name, join, occupancy_name, tanker_name};
 use crate::occupancy::Tally;
+use crate::prefixes::Prefixes;
 
 const CELLS_FILE: PagedFileKind = PagedFileKind { frame: FrameKind::TankerDirectory, cell_bytes: CELL_BYTES as u32 };
 const COUNTS_FILE: PagedFileKind = PagedFileKind { frame: FrameKind::Counts, cell_bytes: COUNT_BYTES as u32 };
@@ -385,11 +386,12 @@ impl SealedTanker {
         })
     }
 
-    /// Visits the first eight bytes, as a number, of the fingerprints in some buckets, in order. Reads no counts.
-    pub(crate) fn for_each_prefix(&self, buckets: Range<u32>, each: &mut dyn FnMut(u64)) -> Result<()> {
-        self.cells.read_pages(buckets, &mut |_, page| {
+    /// Visits the first eight bytes, as a number, of the fingerprints of a range, in order. Reads its buckets, and no counts.
+    pub(crate) fn for_each_prefix(&self, prefixes: Prefixes, each: &mut dyn FnMut(u64)) -> Result<()> {
+        self.cells.read_pages(prefixes.buckets(self.buckets()), &mut |_, page| {
             let cells = page.as_chunks::<CELL_BYTES>().0.iter();
-            cells.for_each(|cell| each(Fingerprint(*cell_fingerprint(cell)).prefix()));
+            let all = cells.map(|cell| Fingerprint(*cell_fingerprint(cell)).prefix());
+            all.filter(|prefix| prefixes.has_prefix(*prefix)).for_each(&mut *each);
             Ok(())
         })
     }

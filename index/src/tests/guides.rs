@@ -7,6 +7,7 @@ use dedupfs_store::device::OpenMode;
 
 use super::*;
 use crate::guide::{Guide, GuideFile, Guided, Key};
+use crate::prefixes::Prefixes;
 
 /// Tankers of 64 cells, with room for all filters.
 const ROOMY: IndexOptions = IndexOptions { filter_bytes: 4 << 20, ..TINY };
@@ -179,6 +180,31 @@ fn regression_a_check_reads_a_guide_once() {
 }
 
 #[test]
+fn ranges_of_tankers_and_guides_are_narrower_or_wider_than_their_buckets() {
+    let (_disk, index) = empty(ROOMY);
+    grow(&index, &mut 0, 0..600);
+    let set = index.sealed_set();
+    let tanker = &set.tankers()[0];
+    let guide = &set.guides()[0].guide.file;
+    let of = |prefixes| {
+        let (mut prefixes_of_tanker, mut places) = (Vec::new(), Vec::new());
+        tanker.for_each_prefix(prefixes, &mut |prefix| prefixes_of_tanker.push(prefix)).unwrap();
+        guide.for_each_place(prefixes, &mut |place| places.push(place)).unwrap();
+        (prefixes_of_tanker, places)
+    };
+    let all = of(Prefixes::ALL);
+    assert!(all.0.len() == tanker.cells() as usize && all.1.len() as u64 == guide.cells());
+    for ranges in [1, 2, tanker.buckets(), 4 * guide.pages()] {
+        let mut together = (Vec::new(), Vec::new());
+        for (prefixes, places) in Prefixes::split(ranges).map(of) {
+            together.0.extend(prefixes);
+            together.1.extend(places);
+        }
+        assert_eq!(together, all, "{ranges}");
+    }
+}
+
+#[test]
 fn a_guide_that_lacks_a_place_is_found() {
     let (_disk, index) = empty(ROOMY);
     grow(&index, &mut 0, 0..600);
@@ -186,16 +212,14 @@ fn a_guide_that_lacks_a_place_is_found() {
     let tankers: Vec<_> = set.tankers().iter().take(2).cloned().collect();
     let mut places = Vec::new();
     for (number, tanker) in (0..).zip(&tankers) {
-        tanker
-            .for_each_prefix(0..tanker.buckets(), &mut |prefix| places.push((Key::of_prefix(prefix), number)))
-            .unwrap();
+        tanker.for_each_prefix(Prefixes::ALL, &mut |prefix| places.push((Key::of_prefix(prefix), number))).unwrap();
     }
     places.sort_unstable();
     let check = |lacking: Option<usize>, id: u64| {
         let mut places = places.clone();
         lacking.map(|lacking| places.remove(lacking));
         let (ids, cells) = (tankers.iter().map(|tanker| tanker.id).collect(), places.len() as u64);
-        let file = GuideFile::write(index.writer(), (id, id), ids, cells, 1, &mut |_, _| Ok(Some(places.clone())));
+        let file = GuideFile::write(index.writer(), (id, id), ids, cells, &mut |_| Ok(Some(places.clone())));
         let guide = Arc::new(Guide::new(file.unwrap().unwrap()));
         let position_of = |id: u64| (0..).zip(&tankers).find(|(_, tanker)| tanker.id == id).map(|(at, _)| at);
         Guided::new(guide, position_of).check_places(&tankers)

@@ -34,7 +34,6 @@ pub(crate) struct Early {
 
 pub(super) struct Answers {
     pub(super) verdicts: Vec<Verdict>,
-    pub(super) damage_seen: bool,
     /// The index's epoch before it was asked.
     pub(super) epoch: u64,
 }
@@ -63,8 +62,8 @@ impl Deduplicator {
         let chunks = if is_known {
             None
         } else {
-            let LookedUp { verdicts, damage_seen, epoch, .. } = self.look_up(entries, own)?;
-            Some(Answers { verdicts, damage_seen, epoch })
+            let LookedUp { verdicts, epoch, .. } = self.look_up(entries, own)?;
+            Some(Answers { verdicts, epoch })
         };
         thread::linger(Step::Lookup);
         Ok(Some(Early { node, chunks, times_gone }))

@@ -275,7 +275,7 @@ fn a_lost_record_a_lost_name_and_a_lost_row_are_told() {
         let mut xattrs = transaction.open_table(tables::XATTRS).unwrap();
         xattrs.remove(tables::name_key(v1, VERSION_RECORD).as_slice()).unwrap();
     });
-    let found = open(&disk).check().unwrap();
+    let found = open(&disk).findings();
     assert!(found.iter().any(|line| line.contains("has no record")), "{found:?}");
     let lines = repaired(&disk);
     assert!(lines.iter().any(|line| line.contains("attributes 0 instead of 1")), "{lines:?}");
@@ -283,6 +283,7 @@ fn a_lost_record_a_lost_name_and_a_lost_row_are_told() {
     assert_eq!(picture(&namespace)[1], before[1]);
     assert_eq!((namespace.get(v1).root, namespace.get(v1).xattr_count), (tree(1), 0));
     namespace.set_xattr(v1, VERSION_RECORD, b"another", XattrMode::Any, at(9)).unwrap();
+    namespace.save().unwrap();
     namespace.assert_sound();
     drop(namespace);
 

@@ -17,10 +17,11 @@ use parking_lot::Mutex;
 
 pub const CONTAINER_BYTES: u32 = 256 << 10;
 
-/// Bytes read, by the first directory of the path.
 #[derive(Debug, Default)]
 struct Reads {
+    /// Bytes read, by the directory.
     bytes: Mutex<HashMap<String, u64>>,
+    written_bytes: AtomicU64,
     /// Extra time for each sync of the index of chunks: counting waits for checkpoints, so it falls behind.
     index_delay_ms: AtomicU64,
     /// Whether noting the history of reclaiming fails for lack of space.
@@ -32,6 +33,9 @@ impl Observer for Reads {
         if let Some((path, _, len_bytes)) = call.read() {
             let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
             *self.bytes.lock().entry(directory.to_owned()).or_insert(0) += len_bytes as u64;
+        }
+        if let Call::Write { len_bytes, .. } = call {
+            self.written_bytes.fetch_add(*len_bytes as u64, Ordering::Relaxed);
         }
         if let Call::Open { path, mode: OpenMode::CreateNew | OpenMode::CreateOrWrite } = call
             && path.starts_with(HISTORY_FILE)
@@ -124,8 +128,9 @@ impl Site {
         reads.iter().filter(|(path, _)| path.starts_with(directory)).map(|(_, bytes)| bytes).sum()
     }
 
-    pub fn all_read_bytes(&self) -> u64 {
-        self.read_bytes("")
+    /// Bytes read and written.
+    pub fn moved_bytes(&self) -> u64 {
+        self.read_bytes("") + self.reads.written_bytes.load(Ordering::Relaxed)
     }
 
     pub fn data_read_bytes(&self) -> u64 {

@@ -75,7 +75,7 @@ impl Checker<'_> {
                 Some(marks) => marks,
                 None => {
                     // Each pass has a view of its own: none is held for long.
-                    let view = unused.take().map_or_else(self.counted_view, Ok)?;
+                    let view = unused.take().map_or_else(|| self.next_view(), Ok)?;
                     let mut marks = Marks::load(&view.cells, *range, count)?;
                     self.gather((view.names, &view.cells), &mut marks, (report, &mut gathered), progress, &pass)?;
                     marks
@@ -99,6 +99,11 @@ impl Checker<'_> {
         }
         lost.nodes.extend(gathered.unreadable);
         Ok(())
+    }
+
+    fn next_view(&self) -> Result<CountedView> {
+        // No round takes place any more when the pool is closed.
+        (self.counted_view)().or_else(|error| self.check_ended().and(Err(error)))
     }
 
     /// The ranges whose cells fit into memory, beside the view.

@@ -7,7 +7,7 @@ use dedupfs_base::Result;
 use dedupfs_content::ContainerStore;
 use dedupfs_index::{Cell, Index};
 use dedupfs_store::container::TableEntry;
-use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint};
 
 use super::{CheckReport, Checker};
 use crate::progress::Progress;
@@ -37,6 +37,8 @@ impl Checker<'_> {
         progress: &dyn Progress,
     ) -> Result<()> {
         let records = store.closed_in_disk_order();
+        let closed: HashSet<ContainerId> = records.iter().map(|record| record.id).collect();
+        let open = store.containers().into_iter().filter(|record| !closed.contains(&record.id)).collect();
         let total_bytes: u64 = records.iter().map(|record| u64::from(record.used_bytes)).sum();
         progress.start(&format!("reading {what}s, MiB"), total_bytes >> 20);
         let mut pipeline = Pipeline::new(self.workers.clone(), *self.fingerprinter);
@@ -53,8 +55,7 @@ impl Checker<'_> {
             report.bytes_read += inspection.judged_bytes;
             let mut is_needed = false;
             for bad in &inspection.bad {
-                let here = |cell: Cell| cell.location.container() == container;
-                if index.committed(&bad.fingerprint)?.is_some_and(here) {
+                if is_needed_of(index, container, &bad.fingerprint)? {
                     is_needed = true;
                     report.bad_copies += 1;
                     report.add_to(&bad_in(what, container), || {
@@ -90,13 +91,18 @@ impl Checker<'_> {
         }
         report_unknown(what, &mut unknown, index, report, lost)?;
         progress.finish();
-        self.check_open_content(what, store, report);
-        Ok(())
+        self.check_open_content(what, (store, open), index, report)
     }
 
-    /// Does the same for containers that are still open.
-    fn check_open_content(&self, what: &str, store: &ContainerStore, report: &mut CheckReport) {
-        for record in store.containers().iter().filter(|record| store.closed_record(record.id).is_none()) {
+    /// Does the same for containers that were open when the check of content began.
+    fn check_open_content(
+        &self,
+        what: &str,
+        (store, open): (&ContainerStore, Vec<ContainerRecord>),
+        index: &Index,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        for record in open {
             let (container, mut wrong) = (record.id, Vec::new());
             let outcome = store.for_each_chunk(container, &mut |fingerprint, bytes| {
                 report.bytes_read += bytes.len() as u64;
@@ -110,12 +116,22 @@ impl Checker<'_> {
                 report.add(format!("container {container}: {error}"));
             }
             for print in wrong {
+                if !is_needed_of(index, container, &print)? {
+                    continue;
+                }
                 report.add_to(&bad_in(what, container), || {
                     format!("container {container}: {what} {print} does not match its fingerprint")
                 });
             }
         }
+        Ok(())
     }
+}
+
+/// Whether a bad copy in a container is the one that the index names, or named until it was quarantined.
+fn is_needed_of(index: &Index, container: ContainerId, fingerprint: &Fingerprint) -> Result<bool> {
+    let is_it = |cell: Cell| cell.location.container() == container || cell.location.is_lost();
+    Ok(index.committed(fingerprint)?.is_some_and(is_it))
 }
 
 /// Names the group of bad chunks or nodes of one container.

@@ -41,6 +41,7 @@ use dedupfs_content::Fingerprinter;
 use dedupfs_content::NodeReader;
 use dedupfs_content::WorkerPool;
 use dedupfs_namespace::Namespace;
+use dedupfs_sync::MutexGuard;
 
 /// How thoroughly to check.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
@@ -178,13 +179,19 @@ pub(crate) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks everything.
+    /// Checks everything. `no_quarantine` is held until the end, or until content is read.
     ///
     /// # Errors
     /// The check itself is impossible. Defects of the pool are in the report.
-    pub(crate) fn run(&self, options: &CheckOptions, progress: &dyn Progress) -> Result<CheckReport> {
+    pub(crate) fn run(
+        &self,
+        no_quarantine: MutexGuard<'_, ()>,
+        options: &CheckOptions,
+        progress: &dyn Progress,
+    ) -> Result<CheckReport> {
         let mut report = CheckReport::default();
-        self.namespace.check()?.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
+        let findings = self.namespace.check(self.memory_bytes, self.is_ended)?;
+        findings.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
         for (name, index) in [("chunk", &self.indexes.chunks), ("recipe", &self.indexes.nodes)] {
             if let Err(error) = index.check_files() {
                 report.needs_rebuild = true;
@@ -193,8 +200,18 @@ impl Checker<'_> {
         }
         let mut lost = Lost::of(self.indexes)?;
         self.check_cells(options.scratch.as_deref(), &mut report, &mut lost, progress)?;
+        let losses = || self.indexes.chunks.lost() + self.indexes.nodes.lost();
+        let lost_before = losses();
         if options.read_data {
+            // Reading takes long: what clients find bad meanwhile must not be used for hours.
+            drop(no_quarantine);
             self.check_all_content(&mut report, &mut lost, progress)?;
+            let more = losses().saturating_sub(lost_before);
+            if more > 0 {
+                report.add(format!(
+                    "{more} chunks and recipe nodes were found bad and quarantined while content was read: the next check names their files"
+                ));
+            }
         }
         let finder = AffectedFinder {
             namespace: self.namespace,
