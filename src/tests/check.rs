@@ -129,7 +129,8 @@ impl Beside<'_> {
         file(self.pool, live, &format!("beside {number}"), b"new");
         snapshot(self.pool, "live", "", &format!("beside v{number}"));
         let committer = &self.pool.core().committer;
-        if number % 2 == 0 { committer.settle() } else { committer.checkpoint().map(drop) }.expect("is durable");
+        if number.is_multiple_of(2) { committer.settle() } else { committer.checkpoint().map(drop) }
+            .expect("is durable");
     }
 }
 
@@ -138,7 +139,7 @@ impl Progress for Beside<'_> {
         self.change();
     }
     fn advance(&self, by: u64) {
-        if self.advanced.fetch_add(by, Ordering::Relaxed) % 16 == 0 {
+        if self.advanced.fetch_add(by, Ordering::Relaxed).is_multiple_of(16) {
             self.change();
         }
     }
