@@ -21,8 +21,9 @@ impl Checker<'_> {
         lost: &mut Lost,
         progress: &dyn Progress,
     ) -> Result<()> {
-        self.check_content("chunk", &self.stores.data, &self.indexes.chunks, report, lost, progress)?;
-        self.check_content("recipe node", &self.stores.recipes, &self.indexes.nodes, report, lost, progress)
+        let Lost { chunks, nodes } = lost;
+        self.check_content("chunk", &self.stores.data, &self.indexes.chunks, report, chunks, progress)?;
+        self.check_content("recipe node", &self.stores.recipes, &self.indexes.nodes, report, nodes, progress)
     }
 
     /// Reads all content and compares it with the fingerprints. A bad copy counts only if the index places the
@@ -33,7 +34,7 @@ impl Checker<'_> {
         store: &Arc<ContainerStore>,
         index: &Index,
         report: &mut CheckReport,
-        lost: &mut Lost,
+        lost: &mut HashSet<Fingerprint>,
         progress: &dyn Progress,
     ) -> Result<()> {
         let records = store.closed_in_disk_order();
@@ -55,16 +56,13 @@ impl Checker<'_> {
             report.bytes_read += inspection.judged_bytes;
             let mut is_needed = false;
             for bad in &inspection.bad {
-                if is_needed_of(index, container, &bad.fingerprint)? {
+                if is_needed_of(index, container, &bad.fingerprint, lost)? {
                     is_needed = true;
                     report.bad_copies += 1;
                     report.add_to(&bad_in(what, container), || {
                         format!("container {container}: {what} {}: {}", bad.fingerprint, bad.why)
                     });
-                    match judged.record.kind {
-                        ContainerKind::Data => lost.chunks.insert(bad.fingerprint),
-                        ContainerKind::Recipe => lost.nodes.insert(bad.fingerprint),
-                    };
+                    lost.insert(bad.fingerprint);
                 }
             }
             match inspection.sound_of_unknown {
@@ -91,7 +89,7 @@ impl Checker<'_> {
         }
         report_unknown(what, &mut unknown, index, report, lost)?;
         progress.finish();
-        self.check_open_content(what, (store, open), index, report)
+        self.check_open_content(what, (store, open), (index, lost), report)
     }
 
     /// Does the same for containers that were open when the check of content began.
@@ -99,7 +97,7 @@ impl Checker<'_> {
         &self,
         what: &str,
         (store, open): (&ContainerStore, Vec<ContainerRecord>),
-        index: &Index,
+        (index, lost): (&Index, &HashSet<Fingerprint>),
         report: &mut CheckReport,
     ) -> Result<()> {
         for record in open {
@@ -116,7 +114,7 @@ impl Checker<'_> {
                 report.add(format!("container {container}: {error}"));
             }
             for print in wrong {
-                if !is_needed_of(index, container, &print)? {
+                if !is_needed_of(index, container, &print, lost)? {
                     continue;
                 }
                 report.add_to(&bad_in(what, container), || {
@@ -128,9 +126,16 @@ impl Checker<'_> {
     }
 }
 
-/// Whether a bad copy in a container is the one that the index names, or named until it was quarantined.
-fn is_needed_of(index: &Index, container: ContainerId, fingerprint: &Fingerprint) -> Result<bool> {
-    let is_it = |cell: Cell| cell.location.container() == container || cell.location.is_lost();
+/// Whether a bad copy in a container is the one that the index names, or named until it was quarantined beside this check. Those of `lost`
+/// were lost before.
+fn is_needed_of(
+    index: &Index,
+    container: ContainerId,
+    fingerprint: &Fingerprint,
+    lost: &HashSet<Fingerprint>,
+) -> Result<bool> {
+    let is_new_loss = |cell: Cell| cell.location.is_lost() && cell.references > 0 && !lost.contains(fingerprint);
+    let is_it = |cell: Cell| cell.location.container() == container || is_new_loss(cell);
     Ok(index.committed(fingerprint)?.is_some_and(is_it))
 }
 
@@ -156,7 +161,7 @@ fn report_unknown(
     unknown: &mut HashMap<ContainerId, Unknown>,
     index: &Index,
     report: &mut CheckReport,
-    lost: &mut Lost,
+    lost: &mut HashSet<Fingerprint>,
 ) -> Result<()> {
     if unknown.is_empty() {
         return Ok(());
@@ -169,8 +174,7 @@ fn report_unknown(
             report.add_to(&bad_in(what, container), || {
                 format!("container {container}: {what} {fingerprint} is not found there")
             });
-            let of_kind = if what == "chunk" { &mut lost.chunks } else { &mut lost.nodes };
-            of_kind.insert(fingerprint);
+            lost.insert(fingerprint);
         }
         Ok(())
     })?;
