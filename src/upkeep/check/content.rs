@@ -7,7 +7,7 @@ use dedupfs_base::Result;
 use dedupfs_content::ContainerStore;
 use dedupfs_index::{Cell, Index};
 use dedupfs_store::container::TableEntry;
-use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, Fingerprint};
+use dedupfs_store::{ContainerId, ContainerRecord, Fingerprint};
 
 use super::{CheckReport, Checker};
 use crate::progress::Progress;
