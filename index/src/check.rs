@@ -92,7 +92,7 @@ impl Index {
         let checkpointer = self.checkpointer.lock();
         let applier = self.applier.lock();
         let mut patches = HashMap::new();
-        for (fingerprint, patch) in self.open.patches() {
+        for (fingerprint, patch) in self.open.collect_patches() {
             if patches.insert((patch.tanker, patch.index), (fingerprint, patch)).is_some() {
                 return Err(StoreError::corrupt(what, "one patch for a cell", format!("two for {fingerprint}")));
             }

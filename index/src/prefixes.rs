@@ -18,7 +18,7 @@ impl Prefixes {
     /// All fingerprints.
     pub const ALL: Self = Self { first: 0, last: u64::MAX };
 
-    /// Returns one of `count` ranges of the same width that together have all fingerprints, in order.
+    /// Returns one of `count` ranges of the same width that together have all fingerprints: the first is number 0.
     pub(crate) fn part(number: u32, count: u32) -> Self {
         let count = u128::from(count.max(1));
         // Both are below 2^64.
@@ -27,7 +27,7 @@ impl Prefixes {
         Self { first: begin(next - 1), last: if next >= count { u64::MAX } else { begin(next) - 1 } }
     }
 
-    /// Returns all ranges of so many, of which there is one at least.
+    /// Returns all `count` ranges in order; one if `count` is 0.
     pub fn split(count: u32) -> impl Iterator<Item = Self> {
         (0..count.max(1)).map(move |number| Self::part(number, count))
     }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, ROOT_INO};
@@ -44,14 +45,14 @@ impl Seen {
 }
 
 /// The inodes of a range of numbers, ascending.
-struct Seens {
-    range: RangeInclusive<Ino>,
+struct InodeRange {
+    numbers: RangeInclusive<Ino>,
     seen: Vec<Seen>,
     /// Entries in directories of the range that do not exist; of very many, some.
     without_directory: BTreeMap<Ino, u64>,
 }
 
-impl Seens {
+impl InodeRange {
     fn find(&mut self, ino: Ino) -> Option<&mut Seen> {
         let at = self.seen.binary_search_by_key(&ino, |seen| seen.ino).ok()?;
         self.seen.get_mut(at)
@@ -62,7 +63,8 @@ impl Seens {
 type Directory = (Ino, Ino, bool);
 
 struct Check<'a> {
-    base: &'a Snapshot,
+    namespace: &'a Namespace,
+    base: Arc<Snapshot>,
     is_ended: &'a dyn Fn() -> bool,
     orphans: HashSet<Ino>,
     directories: Vec<Directory>,
@@ -77,34 +79,33 @@ impl Namespace {
     /// The namespace cannot be read; `Ended` soon after `is_ended` says so.
     pub fn check(&self, memory_bytes: u64, is_ended: &dyn Fn() -> bool) -> Result<Vec<String>> {
         let base = self.snapshot()?;
+        let base = if base.session.is_failed() { self.recover()? } else { base };
         let at_once = usize::try_from(memory_bytes / size_of::<Seen>() as u64).unwrap_or(usize::MAX).max(1);
-        guarded(&base.session, || {
-            let orphans = base.orphans()?.into_iter().collect();
-            let (directories, totals, findings) = Default::default();
-            Check { base: &base, is_ended, orphans, directories, totals, findings }.run(at_once)
-        })
+        let (orphans, directories, totals, findings) = Default::default();
+        Check { namespace: self, base, is_ended, orphans, directories, totals, findings }.run(at_once)
     }
 }
 
 impl Check<'_> {
     fn run(mut self, at_once: usize) -> Result<Vec<String>> {
+        self.orphans = self.read(Snapshot::orphans)?.into_iter().collect();
         let mut next = Some(0);
         while let Some(first) = next {
-            let mut seens = self.load(first, at_once)?;
-            next = seens.range.end().checked_add(1);
-            self.check_names(&mut seens)?;
-            for seen in &seens.seen {
+            let mut inodes = self.load(first, at_once)?;
+            next = inodes.numbers.end().checked_add(1);
+            self.check_names(&mut inodes)?;
+            for seen in &inodes.seen {
                 self.check_ended()?;
                 check_inode(seen, self.orphans.contains(&seen.ino), &mut self.findings);
                 self.check_xattrs(seen);
                 self.check_order(seen)?;
             }
-            for (directory, entries) in seens.without_directory {
+            for (directory, entries) in inodes.without_directory {
                 let told = || format!("{entries} entries lie in directory {directory}, which does not exist");
                 self.findings.add(told);
             }
-            for ino in self.orphans.iter().filter(|ino| seens.range.contains(ino)) {
-                if seens.seen.binary_search_by_key(ino, |seen| seen.ino).is_err() {
+            for ino in self.orphans.iter().filter(|ino| inodes.numbers.contains(ino)) {
+                if inodes.seen.binary_search_by_key(ino, |seen| seen.ino).is_err() {
                     self.findings.add(|| format!("orphan {ino} does not exist"));
                 }
             }
@@ -113,7 +114,7 @@ impl Check<'_> {
         if self.totals != recorded {
             self.findings.add(|| format!("the totals are {:?}, recorded are {recorded:?}", self.totals));
         }
-        let (entries, ordered) = self.base.entry_counts()?;
+        let (entries, ordered) = self.read(Snapshot::entry_counts)?;
         if entries != ordered {
             let told = || format!("{entries} names are stored, but {ordered} places in the order of directories");
             self.findings.add(told);
@@ -122,56 +123,74 @@ impl Check<'_> {
         Ok(self.findings.list)
     }
 
-    /// Reads so many inodes from a number on.
-    fn load(&mut self, first: Ino, at_once: usize) -> Result<Seens> {
-        let mut seen = Vec::new();
-        let mut last = Ino::MAX;
-        for row in self.base.tables.inodes.range_owned(first..).map_err(|error| self.base.explain(error))? {
-            let (key, value) = row.map_err(|error| self.base.explain(error))?;
-            match Inode::decode(key.value(), value.value()) {
-                Ok(inode) => {
-                    self.totals = self.totals.plus(&Totals::of(&inode));
-                    if inode.is_directory() {
-                        self.directories.push((inode.ino, inode.parent, inode.nlink == 0));
-                    }
-                    seen.push(Seen::new(&inode));
-                }
-                Err(error) => self.findings.add(|| error.to_string()),
-            }
-            if seen.len() == at_once {
-                last = key.value();
-                break;
-            }
+    /// Reads from the commit. If its device fails, it is opened again and read once more.
+    fn read<T>(&mut self, read: impl Fn(&Snapshot) -> Result<T>) -> Result<T> {
+        let (value, base) = self.namespace.with_base(Some(self.base.clone()), read)?;
+        if base.header.row != self.base.header.row {
+            return Err(EngineError::database(
+                "it had to be opened again beside later commits: start the check once more",
+            ));
         }
-        Ok(Seens { range: first..=last, seen, without_directory: BTreeMap::new() })
+        self.base = base;
+        Ok(value)
+    }
+
+    /// Reads so many inodes from a number on.
+    fn load(&mut self, first: Ino, at_once: usize) -> Result<InodeRange> {
+        let (totals, directories, findings) = (&mut self.totals, &mut self.directories, &mut self.findings);
+        let (mut seen, mut last) = (Vec::new(), Ino::MAX);
+        let base = &self.base;
+        guarded(&base.session, || {
+            for row in base.tables.inodes.range_owned(first..).map_err(|error| base.explain(error))? {
+                let (key, value) = row.map_err(|error| base.explain(error))?;
+                match Inode::decode(key.value(), value.value()) {
+                    Ok(inode) => {
+                        *totals = totals.plus(&Totals::of(&inode));
+                        if inode.is_directory() {
+                            directories.push((inode.ino, inode.parent, inode.nlink == 0));
+                        }
+                        seen.push(Seen::new(&inode));
+                    }
+                    Err(error) => findings.add(|| error.to_string()),
+                }
+                if seen.len() == at_once {
+                    last = key.value();
+                    break;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(InodeRange { numbers: first..=last, seen, without_directory: BTreeMap::new() })
     }
 
     /// Reads all names, and notes what they say of the inodes of a range.
-    fn check_names(&mut self, seens: &mut Seens) -> Result<()> {
+    fn check_names(&mut self, inodes: &mut InodeRange) -> Result<()> {
         let (findings, is_ended, next_cookie) = (&mut self.findings, self.is_ended, self.base.header.next_cookie);
         let mut count = 0_u64;
-        self.base.for_each_entry(&mut |directory, name, entry| {
+        let mut visit = |directory: Ino, name: &[u8], entry: Entry| {
             count += 1;
             if count.is_multiple_of(1 << 16) && is_ended() {
                 return Err(EngineError::Ended("the check"));
             }
             let shown = name.escape_ascii();
-            if seens.range.contains(&directory) {
+            if inodes.numbers.contains(&directory) {
                 if let Err(error) = check_name(name) {
                     findings.add(|| format!("entry {shown} of directory {directory}: {error}"));
                 }
                 if !(COOKIE_FIRST..next_cookie).contains(&entry.cookie) {
                     findings.add(|| format!("entry {shown} of directory {directory} has cookie {}", entry.cookie));
                 }
-                if let Some(seen) = seens.find(directory) {
+                if let Some(seen) = inodes.find(directory) {
                     seen.entries += 1;
                     seen.subdirectories += u32::from(entry.kind == FileKind::Directory);
-                } else if seens.without_directory.len() < FINDINGS_MAX {
-                    *seens.without_directory.entry(directory).or_default() += 1;
+                } else if inodes.without_directory.len() < FINDINGS_MAX
+                    || inodes.without_directory.contains_key(&directory)
+                {
+                    *inodes.without_directory.entry(directory).or_default() += 1;
                 }
             }
-            if seens.range.contains(&entry.ino) {
-                match seens.find(entry.ino) {
+            if inodes.numbers.contains(&entry.ino) {
+                match inodes.find(entry.ino) {
                     Some(seen) => {
                         seen.names += 1;
                         seen.named_in = directory;
@@ -185,12 +204,13 @@ impl Check<'_> {
                 }
             }
             Ok(())
-        })
+        };
+        guarded(&self.base.session, || self.base.for_each_entry(&mut visit))
     }
 
     fn check_xattrs(&mut self, seen: &Seen) {
         let (ino, recorded) = (seen.ino, seen.xattr_count);
-        let names = match self.base.xattr_names(ino) {
+        let names = match self.read(|base| base.xattr_names(ino)) {
             Ok(names) => names,
             Err(error) => return self.findings.add(|| error.to_string()),
         };
@@ -201,7 +221,7 @@ impl Check<'_> {
             self.findings.add(|| format!("version {ino} has no record: when and of what it was made is unknown"));
         }
         for name in names {
-            if let Err(error) = self.base.xattr(ino, &name) {
+            if let Err(error) = self.read(|base| base.xattr(ino, &name)) {
                 self.findings.add(|| error.to_string());
             }
         }
@@ -214,11 +234,12 @@ impl Check<'_> {
         }
         let (directory, mut after) = (seen.ino, 0);
         loop {
-            let items = self.base.order(directory, after, ENTRIES_AT_ONCE)?;
+            self.check_ended()?;
+            let items = self.read(|base| base.order(directory, after, ENTRIES_AT_ONCE))?;
             let Some((last, ..)) = items.last() else { return Ok(()) };
             after = *last;
             for (cookie, ino, kind, name) in items {
-                if self.base.entry(directory, &name)? != Some(Entry { ino, kind, cookie }) {
+                if self.read(|base| base.entry(directory, &name))? != Some(Entry { ino, kind, cookie }) {
                     let shown = name.escape_ascii();
                     self.findings
                         .add(|| format!("directory {directory} shows {shown} at {cookie}, by name it differs"));
@@ -299,6 +320,10 @@ fn check_reachable(directories: &[Directory], findings: &mut Findings) {
                 (Way::Unknown, (_, parent, _)) => {
                     ways[place] = Way::Walked;
                     walked.push(place);
+                    // Also if the root itself cannot be read.
+                    if parent == ROOT_INO {
+                        break Way::ToRoot;
+                    }
                     at = place_of(parent);
                 }
                 (Way::Walked, _) => break Way::Lost,

@@ -21,7 +21,7 @@ impl Pool {
         self.end_background();
         let _one = self.exclusively()?;
         let core = &self.core;
-        // A container that is quarantined while cells are compared might look as if it had none of them.
+        // Tables are read behind the view, and a copy that is quarantined meanwhile may be repaired elsewhere.
         let no_quarantine = core.committer.hold_losses();
         core.committer.settle()?;
         // Temporary files must not go to the reserve of a root.

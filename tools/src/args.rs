@@ -379,9 +379,8 @@ pub(crate) struct SyncArgs {
 
 /// Checks every name, inode, recipe, reference count and container; repairs if told to.
 ///
-/// Changes nothing unless told to. A pool needs no check after a crash: mounting recovers it. On a mounted pool, changes made during the
-/// check can show as findings;
-/// unmount first for a verdict. Names the files that need lost content. --repair lists its changes, asks, and makes them.
+/// Changes nothing unless told to. A pool needs no check after a crash: mounting recovers it. A mounted pool is checked as it was when the
+/// check began. Names the files that need lost content. --repair lists its changes, asks, and makes them, while the pool is not mounted.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Exit codes, as e2fsck: 0 clean; 1 corrected; 4 errors left; 8 could not check; 16 usage; 32 ended early."

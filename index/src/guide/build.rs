@@ -1,7 +1,7 @@
 //! Making the next guide beside lookups and checkpoints.
 //!
 //! Part by part of the new file the cells of all sources are read in the order of their files, sorted and written. Memory: 16 bytes for each
-//! cell of a part, half a million in the mean, half as much to sort them, and some 20 for each to write them.
+//! cell of a part, half a million in the mean, as much to sort them, and then 25 MiB to write the part.
 //!
 //! The guide is complete on disk before a checkpoint names it in its manifest; until then no lookup knows it.
 
@@ -99,9 +99,9 @@ impl<'s> Sources<'s> {
 
 impl Index {
     /// Loads the filters of guides as memory allows, and makes the next guide if one is due: the next checkpoint publishes it. Asks `go_on`
-    /// before each range of fingerprints, and ends when it says no. Returns whether a guide was made. One thread at a time.
+    /// before each part of it, and ends when it says no. Returns whether a guide was made. One thread at a time.
     ///
-    /// Cost: of each tanker that becomes guided its cells are read, 48 bytes each, and several times for a guide to more than a billion; 10 bytes are written for each cell of the new guide, and
+    /// Cost: of each tanker that becomes guided its cells are read, 48 bytes each, and several times for a guide to more than a billion cells; 10 bytes are written for each cell of the new guide, and
     /// read of those that it replaces. See the head of `plan` for how often.
     ///
     /// # Errors

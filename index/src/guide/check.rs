@@ -16,7 +16,7 @@ impl Guided {
     /// Checks that each cell of its tankers has its place in the guide. A damaged guide is to be made anew, which is no finding.
     ///
     /// Cost: the cells of its tankers and the guide are read by ranges of fingerprints: once, or several times if the buckets of all tankers
-    /// together are larger than a range. Memory: 32 bytes for each cell of a range, 64 MiB at most.
+    /// together are larger than a range. Memory: 32 bytes for each cell of a range, 64 MiB for two million.
     ///
     /// # Errors
     /// A cell has no place; a tanker cannot be read.

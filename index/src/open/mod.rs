@@ -143,8 +143,8 @@ impl OpenTanker {
     }
 
     /// Copies all patches.
-    pub(crate) fn patches(&self) -> HashMap<Fingerprint, Patch> {
-        let mut patches = HashMap::with_capacity(self.shards.iter().map(|shard| shard.read().patches.len()).sum());
+    pub(crate) fn collect_patches(&self) -> Vec<(Fingerprint, Patch)> {
+        let mut patches = Vec::with_capacity(self.shards.iter().map(|shard| shard.read().patches.len()).sum());
         for shard in &self.shards {
             patches.extend(shard.read().patches.iter().copied());
         }

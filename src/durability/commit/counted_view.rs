@@ -1,7 +1,7 @@
 //! Views in which counts and references agree: one commit of the namespace, with both indexes as of its row.
 //!
 //! The commit thread has the names of a row when its round is done, and the counting thread has the counts of that row later. So a
-//! question goes with the row: the round adds its view to it, and the counting of the row adds the moments of the indexes, and answers.
+//! request goes with the row: the round adds its view to it, and the counting of the row adds the moments of the indexes, and answers.
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::Indexes;
@@ -36,23 +36,23 @@ impl CellsView {
     }
 }
 
-/// A question for a view.
-pub(super) struct Question(Sender<Result<CountedView>>);
+/// A request for a counted view.
+pub(super) struct ViewRequest(Sender<Result<CountedView>>);
 
-impl Question {
+impl ViewRequest {
     /// Adds the names of a round that is done. No other round may have begun.
-    pub(super) fn with_names(self, namespace: &Namespace) -> NamedQuestion {
-        NamedQuestion { names: namespace.committed(), asker: self.0 }
+    pub(super) fn with_names(self, namespace: &Namespace) -> ViewRequestWithNames {
+        ViewRequestWithNames { names: namespace.committed(), asker: self.0 }
     }
 }
 
-/// A question for a view that has its names.
-pub(super) struct NamedQuestion {
+/// A request that has its names.
+pub(super) struct ViewRequestWithNames {
     names: Result<CommittedView>,
     asker: Sender<Result<CountedView>>,
 }
 
-impl NamedQuestion {
+impl ViewRequestWithNames {
     /// Answers, when the row of its names is counted and no later one.
     pub(super) fn answer(self, indexes: &Indexes) {
         let moments = || CellsView { chunks: indexes.chunks.moment(), nodes: indexes.nodes.moment() };
@@ -69,10 +69,10 @@ impl Committer {
     /// The round's error; the reason why nothing is counted any more; the names cannot be read.
     pub(crate) fn counted_view(&self) -> Result<CountedView> {
         let (asker, answer) = bounded(1);
-        *self.question.lock() = Some(Question(asker));
+        *self.request.lock() = Some(ViewRequest(asker));
         let settled = self.settle();
         // Still there if no round took place.
-        drop(self.question.lock().take());
+        drop(self.request.lock().take());
         settled?;
         answer.recv().map_err(|_| self.failure().unwrap_or(EngineError::Internal("no round showed its names")))?
     }

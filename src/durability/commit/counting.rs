@@ -33,7 +33,7 @@ use dedupfs_sync::step::Step;
 use dedupfs_sync::thread;
 
 use super::backlog::Weight;
-use super::counted_view::NamedQuestion;
+use super::counted_view::ViewRequestWithNames;
 use super::{Applied, Applier, Committer};
 
 /// A durable row of the log, as its round made it.
@@ -45,7 +45,7 @@ pub(super) struct Row {
     /// The chunks that its `Extend`s made durable.
     pub(super) extended: Vec<Extended>,
     /// Answered when the row is counted.
-    pub(super) question: Option<NamedQuestion>,
+    pub(super) request: Option<ViewRequestWithNames>,
 }
 
 impl Row {
@@ -99,8 +99,8 @@ impl Committer {
     fn count(&self, row: &mut Row) -> Result<()> {
         let _timed = profile::of(Component::Counting);
         self.note(self.applier().apply(row.row, &row.ops, Some(&row.extended))?)?;
-        if let Some(question) = row.question.take() {
-            question.answer(&self.parts.indexes);
+        if let Some(request) = row.request.take() {
+            request.answer(&self.parts.indexes);
         }
         self.checkpoint_if_due(row.row)
     }
@@ -174,7 +174,7 @@ mod tests {
         let mut ops = vec![freed; 90];
         ops.extend((0..10).map(stored));
         let extended = vec![extended(ContainerKind::Data, 30), extended(ContainerKind::Recipe, 7)];
-        let weight = Row { row: 1, ops, extended, question: None }.weight(200);
+        let weight = Row { row: 1, ops, extended, request: None }.weight(200);
         assert_eq!((weight.changes, weight.places), (200 + 30, 30 + 10));
         let (ops, entries) = (100 * size_of::<LogOp>() as u64, 37 * size_of::<TableEntry>() as u64);
         assert!((ops + entries..2 * (ops + entries)).contains(&weight.bytes), "{}", weight.bytes);

@@ -19,7 +19,7 @@
 //! changes, or those of them that are new places, reach the size of one row; or as many fingerprints are staged. Only
 //! counting ends the latter.
 //!
-//! **Waiting order**: each may wait for those behind it, never for those before it: writers, reclaiming, quarantine ->
+//! **Waiting order**: each may wait for those behind it, never for those before it: writers, reclaiming, quarantine, checks ->
 //! the commit thread -> the counting thread -> sections (a thread in a section waits for none of these), the store of
 //! the namespace (across a transaction), the checkpoint thread -> devices. None of them waits for the export thread.
 //!
@@ -62,7 +62,7 @@ pub(crate) use counted_view::{CellsView, CountedView};
 use self::backlog::{Backlog, Weight};
 use self::checkpoint::Checkpoint;
 use self::checkpoint_queue::CheckpointQueue;
-use self::counted_view::Question;
+use self::counted_view::ViewRequest;
 use self::counting::Row;
 use self::turns::Turns;
 use crate::config::{BACKLOG_BYTES_PER_PLACE, PENDING_CHANGES_MIN};
@@ -100,8 +100,8 @@ pub struct Committer {
     turns: Turns<EngineError>,
     /// Containers that reclaiming has emptied; the next round forgets them.
     removed: Mutex<Vec<ContainerId>>,
-    /// The next round takes it.
-    question: Mutex<Option<Question>>,
+    /// A wait for a counted view, if there is one. The next round takes it.
+    request: Mutex<Option<ViewRequest>>,
     /// Why the pool is read-only, if it is.
     failure: Mutex<Option<EngineError>>,
     changes_since_checkpoint: AtomicU64,
@@ -137,7 +137,7 @@ impl Committer {
             parts,
             turns: Turns::default(),
             removed: Mutex::default(),
-            question: Mutex::default(),
+            request: Mutex::default(),
             failure: Mutex::default(),
             changes_since_checkpoint: AtomicU64::new(0),
             committing: AtomicU64::new(0),

@@ -130,7 +130,7 @@ impl Committer {
         let _timed = profile::of(Component::Rounds);
         let parts = &self.parts;
         let mut removed = std::mem::take(&mut *self.removed.lock());
-        let mut question = self.question.lock().take();
+        let mut request = self.request.lock().take();
         if !removed.is_empty() && self.check_counts().is_err() {
             tracing::error!(containers = removed.len(), "emptied containers stay: {}", EngineError::CountsInDoubt);
             removed.clear();
@@ -205,15 +205,15 @@ impl Committer {
             parts.exporter.note_left(&position.left);
             parts.exporter.leave(committed.row, leaving);
             self.rounds.fetch_add(1, Ordering::Relaxed);
-            let question = question.take().map(|question| question.with_names(&parts.namespace));
-            Ok(Some(Row { row: committed.row, ops: committed.ops, extended, question }))
+            let request = request.take().map(|request| request.with_names(&parts.namespace));
+            Ok(Some(Row { row: committed.row, ops: committed.ops, extended, request }))
         })();
         if outcome.is_err() {
             self.removed.lock().extend(removed);
         }
-        // Of a round that did nothing.
-        if let Some(question) = question {
-            self.question.lock().get_or_insert(question);
+        // Of a round that did nothing, or failed.
+        if let Some(request) = request {
+            self.request.lock().get_or_insert(request);
         }
         outcome
     }

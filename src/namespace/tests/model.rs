@@ -294,7 +294,31 @@ impl Machine {
         assert_eq!(namespace.orphans().unwrap(), self.reference.orphans());
         let rows: Vec<Vec<LogOp>> = namespace.rows().into_iter().map(|(_, ops)| ops).collect();
         assert_eq!(rows, self.rows);
+        self.compare_scans();
         namespace.assert_sound();
+    }
+}
+
+impl Machine {
+    /// Scans see the generations above the last commit, too.
+    fn compare_scans(&self) {
+        let (mut inos, mut names) = (BTreeSet::new(), BTreeSet::new());
+        let mut see = |inode: &Inode| {
+            assert!(inos.insert(inode.ino));
+            Ok(())
+        };
+        self.namespace.for_each_inode(&mut see).unwrap();
+        assert!(inos.iter().eq(self.reference.nodes.keys()));
+        let mut see = |directory, name: &[u8], ino, _| {
+            assert!(names.insert((directory, name.to_vec(), ino)));
+            Ok(())
+        };
+        self.namespace.for_each_entry(&mut see).unwrap();
+        let of = |(directory, node): (&Ino, &super::reference::Node)| {
+            let directory = *directory;
+            node.children.iter().map(move |(name, (ino, _))| (directory, name.clone(), *ino)).collect::<Vec<_>>()
+        };
+        assert!(names.into_iter().eq(self.reference.nodes.iter().flat_map(of)));
     }
 }
 

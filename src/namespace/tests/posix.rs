@@ -10,6 +10,7 @@ const ROOT: Ino = ROOT_INO;
 fn both(scenario: impl Fn(&Namespace, &dyn Fn())) {
     let namespace = fresh();
     scenario(&namespace, &|| {});
+    namespace.save().unwrap();
     namespace.assert_sound();
     let namespace = fresh();
     scenario(&namespace, &|| {

@@ -46,7 +46,7 @@ impl Checker<'_> {
         lost: &mut Lost,
         progress: &dyn Progress,
     ) -> Result<()> {
-        let view = (self.counted_view)()?;
+        let view = self.next_view()?;
         let ranges = self.ranges(&view.cells);
         let count = ranges.len() as u32;
         let mut gathered = Gathered::default();

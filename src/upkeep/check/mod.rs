@@ -6,8 +6,9 @@
 //! - the export on the data root against the namespace (by [`crate::pool::Pool::check`]; see [`crate::durability::export`]);
 //! - with `read_data`: every region is read, and every chunk is hashed and compared with its fingerprint.
 //!
-//! A check changes nothing. Writers go on, reclaiming does not. Memory: the cells of both indexes, by ranges of fingerprints if they do not fit into what it may take. Cost: all
-//! metadata is read once if `scratch` has room, else once for each range.
+//! A check changes nothing. Writers go on, reclaiming does not. Memory: inodes, by ranges of their numbers, then the cells of both indexes, by
+//! ranges of fingerprints, as many of each as fit into what it may take. Cost: all names are read once for each range of inodes; other
+//! metadata once if `scratch` has room, else once for each range of fingerprints.
 
 mod cells;
 mod content;
@@ -168,7 +169,7 @@ pub(crate) struct Checker<'a> {
     pub fingerprinter: &'a Fingerprinter,
     /// Threads that hash the content.
     pub workers: &'a Arc<WorkerPool>,
-    /// Returns what is checked against each other; may be called several times.
+    /// Asks for a counted view. Each call makes a new one.
     pub counted_view: &'a dyn Fn() -> Result<CountedView>,
     /// Memory for cells and their marks.
     pub memory_bytes: u64,
@@ -179,7 +180,7 @@ pub(crate) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    /// Checks everything. `no_quarantine` is held until the end, or until content is read.
+    /// Checks everything. `no_quarantine` is held until the end, or until the reading of content begins.
     ///
     /// # Errors
     /// The check itself is impossible. Defects of the pool are in the report.
@@ -209,7 +210,7 @@ impl Checker<'_> {
             let more = losses().saturating_sub(lost_before);
             if more > 0 {
                 report.add(format!(
-                    "{more} chunks and recipe nodes were found bad and quarantined while content was read: the next check names their files"
+                    "{more} chunks and recipe nodes more are lost than before: readers met their bad copies while content was read"
                 ));
             }
         }
