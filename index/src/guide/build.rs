@@ -101,8 +101,8 @@ impl Index {
     /// Loads the filters of guides as memory allows, and makes the next guide if one is due: the next checkpoint publishes it. Asks `go_on`
     /// before each part of it, and ends when it says no. Returns whether a guide was made. One thread at a time.
     ///
-    /// Cost: of each tanker that becomes guided its cells are read, 48 bytes each, and several times for a guide to more than a billion cells; 10 bytes are written for each cell of the new guide, and
-    /// read of those that it replaces. See the head of `plan` for how often.
+    /// Cost: of each tanker that becomes guided its cells are read, 48 bytes each, and several times for a guide to more than a billion cells;
+    /// 10 bytes are written for each cell of the new guide, and read of those that it replaces. See the head of `plan` for how often.
     ///
     /// # Errors
     /// A tanker or guide cannot be read, or the guide cannot be written: nothing has changed.
