@@ -17,6 +17,7 @@ use tempfile::tempdir;
 use crate::tests::common::{CALLER, content, write};
 use crate::tests::rebuild::{damage, open, pool};
 use crate::tests::versions::site::{directory, file, forget, snapshot};
+use crate::upkeep::check::Checker;
 
 /// Collects the steps of a check, and cuts its temporary files at one of them.
 #[derive(Default)]
@@ -102,6 +103,54 @@ fn a_check_whose_files_fail_reads_the_pool_again_and_finds_the_same() {
             report.notes.clear();
         }
         assert_eq!(found, expected);
+    }
+}
+
+/// Checks with so many bytes of room for temporary files.
+fn check_with_room(pool: &Pool, scratch: &Path, room_bytes: u64, steps: &Steps<'_>) -> CheckReport {
+    let core = pool.core();
+    let checker = Checker {
+        namespace: &core.namespace,
+        stores: &core.stores,
+        indexes: &core.indexes,
+        nodes: core.dedup.nodes(),
+        fingerprinter: core.dedup.fingerprinter(),
+        workers: &core.files.ingest.workers,
+        counted_view: &|| core.committer.counted_view(),
+        memory_bytes: 1 << 20,
+        has_room: &|bytes| bytes < room_bytes,
+        is_ended: &|| false,
+    };
+    let options = CheckOptions { scratch: Some(scratch.to_owned()), ..CheckOptions::default() };
+    checker.run(core.committer.hold_losses(), &options, steps).expect("checks")
+}
+
+#[test]
+fn a_check_keeps_the_facts_of_as_many_ranges_as_there_is_room_for() {
+    for pool in pools() {
+        let scratch = tempdir().expect("is made");
+        let (alone, enough) = (Steps::default(), Steps::default());
+        check(&pool, None, &alone);
+        let expected = check_with_room(&pool, scratch.path(), u64::MAX, &enough);
+        let is_of_room = |note: &String| note.contains("--scratch");
+        assert_eq!((readings(&enough), expected.notes.iter().any(is_of_room)), (1, false));
+        let mut before = readings(&alone);
+        for room_bytes in [10, 50_000, 100_000] {
+            let steps = Steps::default();
+            let mut found = check_with_room(&pool, scratch.path(), room_bytes, &steps);
+            let read = readings(&steps);
+            assert!(read > 1 && read <= before, "{read} times with {room_bytes} bytes");
+            let told = format!("the check read the pool {read} times");
+            assert_eq!(
+                found.notes.iter().filter(|note| is_of_room(note) && note.contains(&told)).count(),
+                1,
+                "{:?}",
+                found.notes
+            );
+            before = read - 1;
+            found.notes.retain(|note| !is_of_room(note));
+            assert_eq!(found, expected);
+        }
     }
 }
 

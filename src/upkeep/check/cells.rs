@@ -3,14 +3,17 @@
 //! Facts and cells are those of one row, so that writers may go on meanwhile.
 //!
 //! The cells take more memory than there is, so they are compared by ranges of fingerprints: one range in memory at a time. Facts are kept in
-//! spools until their range comes. If there is no room for spools, the pool is read again for each range.
+//! spools until their range comes: those of all ranges, or of as many as have room together. Then the pool is read once for each such group of
+//! ranges, and without any room once for each range.
 
+use std::ops::Range;
 use std::path::Path;
 
 use dedupfs_base::Result;
 use dedupfs_index::Prefixes;
 
 use super::facts::Marks;
+use super::files::Files;
 use super::gather::Gathered;
 use super::marked::{MARK_BYTES, Marked};
 use super::spools::{self, Spools};
@@ -22,7 +25,7 @@ use crate::upkeep::affected::Lost;
 /// Memory for the buffers of spools at most. They are gone before cells come into memory.
 const BUFFERS_BYTES_MAX: u64 = 64 << 20;
 
-/// Facts of all ranges, and the cells at the same moment.
+/// Facts of some ranges, and the cells at the same moment.
 struct Kept<'r> {
     spools: Spools<'r>,
     cells: CellsView,
@@ -49,44 +52,49 @@ impl Checker<'_> {
         let view = self.next_view()?;
         let ranges = self.ranges(&view.cells);
         let count = ranges.len() as u32;
-        let mut gathered = Gathered::default();
         let scratch = scratch.filter(|_| count > 1);
         let has_room =
             |bytes| scratch.is_some_and(|scratch| spools::leaves_half(scratch, bytes)) && (self.has_room)(bytes);
-        let (mut kept, mut unused) = match scratch {
-            Some(at) => (self.spool((at, &has_room), &ranges, view, (report, &mut gathered), progress)?, None),
-            None => (None, Some(view)),
-        };
-        let mut sums = [Sums::default(), Sums::default()];
-        for (range, number) in ranges.iter().zip(1..) {
+        // As much as they take is to stay free.
+        let fit =
+            |bytes| scratch.is_some_and(|scratch| spools::leaves_half(scratch, 2 * bytes)) && (self.has_room)(bytes);
+        let mut files = Files::of(scratch, (&has_room, &fit), (view.cells.len(), ranges.len()));
+        // Each reading has a view of its own: none is held for long.
+        let mut unused = Some(view);
+        let (mut gathered, mut sums, mut readings) = (Gathered::default(), [Sums::default(), Sums::default()], 0);
+        let mut next = 0;
+        while let Some(range) = ranges.get(next) {
             self.check_ended()?;
-            let mut marks = None;
-            let pass = if count > 1 { format!(", pass {number} of {count}") } else { String::new() };
-            if let Some(Kept { spools, cells }) = &kept {
-                progress.start(&format!("comparing with the indexes{pass}"), 0);
-                let marked = marks.insert(Marks::load(cells, *range, count)?);
-                if let Err(error) = spools.mark(number - 1, marked) {
-                    note_failure(report, &error.to_string());
-                    (kept, marks) = (None, None);
-                }
-                progress.finish();
+            let view = unused.take().map_or_else(|| self.next_view(), Ok)?;
+            let pass = pass_of(readings, readings + (ranges.len() - next).div_ceil(files.ranges));
+            readings += 1;
+            let together = next..ranges.len().min(next + files.ranges);
+            if together.len() == 1 {
+                let mut marks = Marks::load(&view.cells, *range, count)?;
+                self.gather((view.names, &view.cells), &mut marks, (report, &mut gathered), progress, &pass)?;
+                compare_both(&marks, gathered.is_surplus_known, &mut sums, report);
+                next += 1;
+                continue;
             }
-            let marks = match marks {
-                Some(marks) => marks,
-                None => {
-                    // Each pass has a view of its own: none is held for long.
-                    let view = unused.take().map_or_else(|| self.next_view(), Ok)?;
-                    let mut marks = Marks::load(&view.cells, *range, count)?;
-                    self.gather((view.names, &view.cells), &mut marks, (report, &mut gathered), progress, &pass)?;
-                    marks
-                }
+            let some = (ranges.as_slice(), together);
+            let Some(kept) = self.spool(&mut files, some, view, (report, &mut gathered), progress, &pass)? else {
+                continue;
             };
-            for ((what, marked), sums) in
-                [("recipe node", &marks.nodes), ("chunk", &marks.chunks)].iter().zip(&mut sums)
-            {
-                compare(what, marked, gathered.is_surplus_known, sums, report);
+            for range in &ranges[kept.spools.numbers()] {
+                self.check_ended()?;
+                progress.start(&format!("comparing with the indexes{}", pass_of(next, ranges.len())), 0);
+                let mut marks = Marks::load(&kept.cells, *range, count)?;
+                let outcome = kept.spools.mark(next, &mut marks);
+                progress.finish();
+                if let Err(error) = outcome {
+                    files.fail(error.to_string(), 1);
+                    break;
+                }
+                compare_both(&marks, gathered.is_surplus_known, &mut sums, report);
+                next += 1;
             }
         }
+        files.tell(readings, report);
         for (what, sums) in ["recipe node", "chunk"].iter().zip(sums) {
             sums.tell(what, report);
         }
@@ -114,41 +122,44 @@ impl Checker<'_> {
         Prefixes::split(u32::try_from(cells.len().div_ceil(at_once)).unwrap_or(u32::MAX)).collect()
     }
 
-    /// Gathers all facts into spools in the directory. `None`: they did not fit there, and nothing was gathered.
+    /// Gathers the facts of ranges that lie together into spools. `None`: they did not fit there, and nothing was gathered; fewer are to be
+    /// kept the next time.
     fn spool<'r>(
         &self,
-        (scratch, has_room): (&Path, &'r dyn Fn(u64) -> bool),
-        ranges: &'r [Prefixes],
+        files: &mut Files<'r>,
+        (ranges, together): (&'r [Prefixes], Range<usize>),
         CountedView { names, cells }: CountedView,
         (report, gathered): (&mut CheckReport, &mut Gathered),
         progress: &dyn Progress,
+        pass: &str,
     ) -> Result<Option<Kept<'r>>> {
+        let Some(scratch) = files.scratch else { return Ok(None) };
         let buffers_bytes = self.memory_bytes.min(BUFFERS_BYTES_MAX) as usize;
-        let mut spools = match Spools::new(scratch, ranges, buffers_bytes, has_room) {
+        let kept = together.len();
+        let mut spools = match Spools::new(scratch, (ranges, together), buffers_bytes, files.has_room) {
             Ok(spools) => spools,
             Err(why) => {
-                note_failure(report, &why);
+                files.fail(why, 1);
                 return Ok(None);
             }
         };
-        let before = report.clone();
-        let outcome = self.gather((names, &cells), &mut spools, (report, gathered), progress, "");
+        let before = (report.clone(), gathered.clone());
+        let outcome = self.gather((names, &cells), &mut spools, (report, gathered), progress, pass);
         let outcome = outcome.and_then(|()| spools.finish());
         match spools.failure() {
             None => outcome.map(|()| Some(Kept { spools, cells })),
             Some(why) => {
-                (*report, *gathered) = (before, Gathered::default());
-                note_failure(report, &why);
+                (*report, *gathered) = before;
+                files.fail(why, kept.div_ceil(2));
                 Ok(None)
             }
         }
     }
 }
 
-fn note_failure(report: &mut CheckReport, why: &str) {
-    report.note(format!(
-        "the check kept nothing on disk and read the pool several times ({why}): name another place with --scratch DIR, or give it more --memory"
-    ));
+/// Names a pass of several.
+fn pass_of(before: usize, all: usize) -> String {
+    if all > 1 { format!(", pass {} of {all}", before + 1) } else { String::new() }
 }
 
 impl Sums {
@@ -161,6 +172,12 @@ impl Sums {
             let (misplaced, stored) = (self.misplaced, self.stored);
             report.add(format!("{misplaced} of {stored} {what} cells name a container that does not hold them"));
         }
+    }
+}
+
+fn compare_both(marks: &Marks, is_surplus_known: bool, sums: &mut [Sums; 2], report: &mut CheckReport) {
+    for ((what, marked), sums) in [("recipe node", &marks.nodes), ("chunk", &marks.chunks)].iter().zip(sums) {
+        compare(what, marked, is_surplus_known, sums, report);
     }
 }
 

@@ -17,7 +17,7 @@ use crate::progress::Progress;
 const NODES_AT_ONCE: usize = if cfg!(test) { 50 } else { 1 << 18 };
 
 /// The results of reading the pool, but for its facts and findings.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(super) struct Gathered {
     /// It was read as a whole before. What is found again is not told again.
     is_again: bool,

@@ -8,11 +8,12 @@
 //!
 //! A check changes nothing. Writers go on, reclaiming does not. Memory: inodes, by ranges of their numbers, then the cells of both indexes, by
 //! ranges of fingerprints, as many of each as fit into what it may take. Cost: all names are read once for each range of inodes; other
-//! metadata once if `scratch` has room, else once for each range of fingerprints.
+//! metadata once if `scratch` has room for the facts of all ranges of fingerprints, else once for each group of them that has.
 
 mod cells;
 mod content;
 mod facts;
+mod files;
 mod gather;
 mod marked;
 #[cfg(feature = "fuzzing")]

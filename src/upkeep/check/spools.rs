@@ -1,8 +1,9 @@
 //! Facts on disk, by ranges of fingerprints.
 //!
-//! The cells of a large pool are compared range by range. Spools let the pool be read once for all ranges; without them it is read once
-//! for each.
+//! The cells of a large pool are compared range by range. Spools let the pool be read once for all ranges, or for those that have room together;
+//! without them it is read once for each.
 
+use std::ops::Range;
 use std::path::Path;
 
 use dedupfs_base::EngineError;
@@ -52,9 +53,12 @@ impl Spooled for Place {
     }
 }
 
-/// Facts that are kept until the cells of their range are in memory.
+/// Facts of some neighbouring ranges, which are kept until the cells of their range are in memory. Those of others are left out.
 pub(super) struct Spools<'r> {
+    /// All ranges.
     ranges: &'r [Prefixes],
+    /// The numbers of those whose facts are kept.
+    kept: Range<usize>,
     needs: Spool<Need>,
     places: Spool<Place>,
     /// Tells whether others have so many bytes of room beside them.
@@ -69,26 +73,36 @@ pub(super) fn leaves_half(directory: &Path, taken_bytes: u64) -> bool {
     rustix::fs::statvfs(directory).is_ok_and(|space| space.f_bavail.saturating_mul(space.f_frsize) > taken_bytes)
 }
 
+/// Checks that temporary files may lie in a directory.
+///
+/// # Errors
+/// It is not there, or in a mount that may need the check to go on.
+pub(super) fn check_place(directory: &Path) -> Result<(), String> {
+    let filesystem = rustix::fs::statfs(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    if filesystem.f_type == FUSE_MAGIC {
+        return Err(format!("{} lies in a mount of FUSE, which may be the pool itself", directory.display()));
+    }
+    Ok(())
+}
+
 impl<'r> Spools<'r> {
-    /// Makes empty ones, which have no names in the directory. `has_room` is asked for as many bytes as they have taken, again and again.
+    /// Makes empty ones, which have no names in the directory, for some of the ranges. `has_room` is asked for as many bytes as they have
+    /// taken, again and again.
     ///
     /// # Errors
     /// The directory takes no file.
     pub(super) fn new(
         directory: &Path,
-        ranges: &'r [Prefixes],
+        (ranges, kept): (&'r [Prefixes], Range<usize>),
         buffers_bytes: usize,
         has_room: &'r dyn Fn(u64) -> bool,
     ) -> Result<Self, String> {
         let told = |error: SpoolError| error.to_string();
-        let filesystem = rustix::fs::statfs(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        if filesystem.f_type == FUSE_MAGIC {
-            return Err(format!("{} lies in a mount of FUSE, which may be the pool itself", directory.display()));
-        }
         Ok(Self {
             ranges,
-            needs: Spool::new(directory, ranges.len(), buffers_bytes / 2).map_err(told)?,
-            places: Spool::new(directory, ranges.len(), buffers_bytes / 2).map_err(told)?,
+            needs: Spool::new(directory, kept.len(), buffers_bytes / 2).map_err(told)?,
+            places: Spool::new(directory, kept.len(), buffers_bytes / 2).map_err(told)?,
+            kept,
             has_room,
             look_at_bytes: LOOK_BYTES,
             failure: None,
@@ -106,26 +120,33 @@ impl<'r> Spools<'r> {
     /// There is no room.
     pub(super) fn finish(&mut self) -> Result<(), EngineError> {
         let outcome = self.needs.finish().and_then(|()| self.places.finish());
-        self.kept(outcome)
+        self.told(outcome)
     }
 
-    /// Leaves the marks of all facts of a range.
+    /// The numbers of the ranges whose facts are kept.
+    pub(super) fn numbers(&self) -> Range<usize> {
+        self.kept.clone()
+    }
+
+    /// Leaves the marks of all facts of the range of this number, which is kept.
     ///
     /// # Errors
     /// The files give other bytes than were written.
-    pub(super) fn mark(&self, range: usize, marks: &mut Marks) -> Result<(), SpoolError> {
+    pub(super) fn mark(&self, number: usize, marks: &mut Marks) -> Result<(), SpoolError> {
+        let range = number - self.kept.start;
         for_each(&self.needs, range, |need| marks.of(need.kind).need(need.fingerprint))?;
         for_each(&self.places, range, |place| marks.of(place.kind).place(place.container, &place.entry))
     }
 
-    /// The range that has the fingerprint.
-    fn range_of(&self, fingerprint: &Fingerprint) -> usize {
+    /// The range that has the fingerprint, among those that are kept.
+    fn range_of(&self, fingerprint: &Fingerprint) -> Option<usize> {
         // The bounds of ranges are rounded down, so this may be the range before it.
         let near = Prefixes::ALL.place_of(fingerprint, self.ranges.len() as u32) as usize;
-        near + usize::from(!self.ranges.get(near).is_some_and(|range| range.has(fingerprint)))
+        let number = near + usize::from(!self.ranges.get(near).is_some_and(|range| range.has(fingerprint)));
+        self.kept.contains(&number).then(|| number - self.kept.start)
     }
 
-    fn kept(&mut self, outcome: Result<(), SpoolError>) -> Result<(), EngineError> {
+    fn told(&mut self, outcome: Result<(), SpoolError>) -> Result<(), EngineError> {
         let taken_bytes = self.needs.written_bytes() + self.places.written_bytes();
         let why = match outcome {
             Ok(()) if taken_bytes < self.look_at_bytes => return Ok(()),
@@ -145,13 +166,15 @@ impl<'r> Spools<'r> {
 
 impl Facts for Spools<'_> {
     fn need(&mut self, need: Need) -> Result<(), EngineError> {
-        let outcome = self.needs.push(self.range_of(&need.fingerprint), &need);
-        self.kept(outcome)
+        let Some(range) = self.range_of(&need.fingerprint) else { return Ok(()) };
+        let outcome = self.needs.push(range, &need);
+        self.told(outcome)
     }
 
     fn place(&mut self, place: Place) -> Result<(), EngineError> {
-        let outcome = self.places.push(self.range_of(&place.entry.fingerprint), &place);
-        self.kept(outcome)
+        let Some(range) = self.range_of(&place.entry.fingerprint) else { return Ok(()) };
+        let outcome = self.places.push(range, &place);
+        self.told(outcome)
     }
 }
 
@@ -178,13 +201,19 @@ mod tests {
     fn a_fact_comes_to_the_range_of_its_fingerprint() {
         for count in [2, 3, 7, 50, 1000, 4093] {
             let ranges: Vec<_> = Prefixes::split(count).collect();
-            let spools = Spools::new(&std::env::temp_dir(), &ranges, 0, &|_| true).unwrap();
+            let spools = |first: usize, end: usize| {
+                Spools::new(&std::env::temp_dir(), (&ranges, first..end), 0, &|_| true).unwrap()
+            };
+            let (all, some) = (spools(0, ranges.len()), spools(count as usize / 3, count as usize / 2));
             for number in 0..u128::from(count) {
                 let begin = ((number << 64) / u128::from(count)) as u64;
                 for prefix in [begin, begin.wrapping_sub(1), begin + 1] {
                     let Need { fingerprint, .. } = need(prefix);
                     assert_eq!(fingerprint.prefix(), prefix);
-                    assert!(ranges[spools.range_of(&fingerprint)].has(&fingerprint), "{prefix} of {count}");
+                    let own = all.range_of(&fingerprint).unwrap();
+                    assert!(ranges[own].has(&fingerprint), "{prefix} of {count}");
+                    let within = some.numbers().position(|number| number == own);
+                    assert_eq!(some.range_of(&fingerprint), within, "{prefix} of {count}");
                 }
             }
         }
@@ -207,7 +236,7 @@ mod tests {
     #[test]
     fn no_more_is_written_than_there_is_room() {
         let ranges: Vec<_> = Prefixes::split(3).collect();
-        let mut spools = Spools::new(&std::env::temp_dir(), &ranges, 0, &|bytes| bytes < 20_000).unwrap();
+        let mut spools = Spools::new(&std::env::temp_dir(), (&ranges, 0..3), 0, &|bytes| bytes < 20_000).unwrap();
         let kept = (0..u64::MAX).step_by(1 << 40).take_while(|prefix| spools.need(need(*prefix)).is_ok()).count();
         assert!((15_000 / Need::BYTES..25_000 / Need::BYTES).contains(&kept), "{kept}");
         assert!(spools.failure().unwrap().contains("more than half"));
