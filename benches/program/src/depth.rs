@@ -13,6 +13,8 @@ use crate::{Outcome, fail, files, machine, say, synced};
 
 /// Files of one directory.
 const FILES_PER_DIRECTORY: u64 = 1000;
+/// Bytes of a tree that is stored again.
+const TREE_BYTES: u64 = 64 << 20;
 /// A scrub that lasts longer is stopped.
 pub const SCRUB_SECS: u64 = 30;
 
@@ -84,15 +86,22 @@ impl Content {
         pool.sync()
     }
 
-    /// Writes the data of files from anywhere in the pool once more, so many bytes.
+    /// Writes so many bytes of files once more, as trees of neighbouring files from random places: a backup meets small files again in the
+    /// order in which they were stored.
     fn write_again(&self, pool: &Pool, bytes: u64) -> Outcome {
         files::make_dir(&pool.at("again"))?;
+        let in_a_tree = (TREE_BYTES / self.file_bytes).max(1);
         let count = (bytes / self.file_bytes).max(1);
         let mut random = Random::new(&format!("depth again {}", self.written));
-        (0..count).try_for_each(|_| {
-            let number = self.files[random.below(self.files.len() as u64) as usize];
-            self.write(number, &pool.at("again").join(format!("file-{number}")))
-        })?;
+        for tree in 0..count.div_ceil(in_a_tree) {
+            let directory = pool.at(&format!("again/{tree}"));
+            files::make_dir(&directory)?;
+            let first = random.below(self.files.len() as u64) as usize;
+            let length = in_a_tree.min(count - tree * in_a_tree) as usize;
+            for number in self.files.iter().cycle().skip(first).take(length) {
+                self.write(*number, &directory.join(format!("file-{number}")))?;
+            }
+        }
         pool.sync()
     }
 
@@ -104,7 +113,10 @@ impl Content {
             self.held_bytes -= self.file_bytes;
             let number = self.files.swap_remove(at);
             files::remove(&self.path(pool, number))
-        })
+        })?;
+        // In the order in which they were stored, for trees.
+        self.files.sort_unstable();
+        Ok(())
     }
 }
 
