@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use dedupfs_store::ContainerKind;
+
 /// Bytes of one KiB.
 pub const KIB: u64 = 1024;
 /// Bytes of one MiB.
@@ -158,7 +160,8 @@ pub struct MemoryPlan {
     pub files_bytes: u64,
     /// Pages of the namespace store.
     pub namespace_cache_bytes: u64,
-    /// Of [`INDEX_PARTS`] parts of filters and buckets, those for the index of nodes.
+    /// Of [`INDEX_PARTS`] parts of filters and buckets, those for the index of nodes. Behind growth of filters alone, as
+    /// wanted: no index gives anything back.
     pub node_parts: u64,
 }
 
@@ -193,6 +196,34 @@ impl MemoryPlan {
             namespace_cache_bytes: share(5),
             node_parts: node_parts.clamp(*NODE_PARTS.start(), *NODE_PARTS.end()),
         }
+    }
+
+    /// Returns the plan for a pool that has grown to these numbers of fingerprints since this plan was made. Filters take
+    /// from the cache of regions, at most half of it: it can shrink at once, and still holds its largest entries. All other
+    /// sizes stay.
+    pub(crate) fn grown(&self, fingerprints: Fingerprints) -> Self {
+        let wanted = Self::new(self.total_bytes, fingerprints);
+        let taken = wanted.filter_bytes.saturating_sub(self.filter_bytes).min(self.region_cache_bytes / 2);
+        Self {
+            filter_bytes: self.filter_bytes + taken,
+            region_cache_bytes: self.region_cache_bytes - taken,
+            node_parts: wanted.node_parts,
+            ..*self
+        }
+    }
+
+    /// Returns how many bytes of a part that both kinds of containers use are for `kind`: 7/8 for data, 1/8 for recipes.
+    pub(crate) const fn share_of(kind: ContainerKind, bytes: u64) -> u64 {
+        match kind {
+            ContainerKind::Data => bytes / 8 * 7,
+            ContainerKind::Recipe => bytes / 8,
+        }
+    }
+
+    /// Returns the bytes of the filters of chunks and of nodes.
+    pub(crate) const fn filter_shares(&self) -> [u64; 2] {
+        let part = self.filter_bytes / INDEX_PARTS;
+        [part * (INDEX_PARTS - self.node_parts), part * self.node_parts]
     }
 
     /// Returns the number of uncommitted namespace changes that starts a commit early.
@@ -231,6 +262,23 @@ mod tests {
                 assert!(sum <= plan.total_bytes && sum > plan.total_bytes / 100 * 99, "{plan:?}");
                 assert!(plan.parts().iter().all(|(_, bytes)| *bytes > MIB), "{plan:?}");
             }
+        }
+    }
+
+    #[test]
+    fn regression_filters_follow_the_growth_of_a_pool() {
+        for total_bytes in [MEMORY_BYTES_MIN, MEMORY_BYTES_DEFAULT, 3_000_000_001, 64 << 30] {
+            let empty = MemoryPlan::new(total_bytes, Fingerprints::default());
+            assert_eq!(empty.grown(Fingerprints::default()), empty);
+            let mut before = empty;
+            for chunks in [1 << 23, 1 << 25, 1 << 27, 1 << 34, u64::MAX] {
+                let grown = empty.grown(Fingerprints { chunks, nodes: chunks / 2 });
+                let sum = |plan: &MemoryPlan| plan.parts().iter().map(|(_, bytes)| bytes).sum::<u64>();
+                assert_eq!(sum(&grown), sum(&empty), "{grown:?}");
+                assert!(grown.filter_bytes >= before.filter_bytes, "{grown:?} behind {before:?}");
+                before = grown;
+            }
+            assert_eq!(before.region_cache_bytes, empty.region_cache_bytes.div_ceil(2), "{before:?}");
         }
     }
 

@@ -31,6 +31,8 @@ pub struct Index {
     pub(crate) sealed: RwLock<Arc<SealedSet>>,
     pub(crate) cache: PageCache,
     pub(crate) filters: Arc<FilterArray>,
+    /// Limit of all filters, also those of guides: [`IndexOptions::filter_bytes`] at opening.
+    pub(crate) filter_limit_bytes: AtomicU64,
     pub(crate) locality: LocalityCache,
     /// Set later: the index is opened before the container store.
     pub(crate) tables: OnceLock<Arc<dyn ContainerTables>>,
@@ -181,6 +183,7 @@ impl Index {
             sealed: RwLock::new(Arc::new(SealedSet::new(0, tankers, filters.clone(), guides))),
             cache,
             filters,
+            filter_limit_bytes: AtomicU64::new(options.filter_bytes),
             locality: LocalityCache::new(options.locality_bytes),
             tables: OnceLock::new(),
             occupancy,
@@ -250,6 +253,18 @@ impl Index {
     /// Number of staged fingerprints.
     pub fn staged(&self) -> u64 {
         self.staged.load(Ordering::Relaxed)
+    }
+
+    /// Limit in bytes of all filters, also those of guides.
+    pub fn filter_limit_bytes(&self) -> u64 {
+        self.filter_limit_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Raises that limit, in bytes; a smaller one changes nothing. It takes effect when filters of guides are
+    /// [loaded](Self::load_guides) the next time: these may become finer then, and those of tankers that are sealed later have
+    /// more room.
+    pub fn raise_filter_limit(&self, limit_bytes: u64) {
+        self.filter_limit_bytes.fetch_max(limit_bytes, Ordering::Relaxed);
     }
 
     /// Limit of pending changes, staged or logged and not applied. At half of it they should be applied; at the limit

@@ -31,7 +31,7 @@ pub(crate) const WRITTEN_CELL_BYTES: u64 = 64;
 pub(crate) const WRITTEN_FILES_BYTES: u64 = 64 << 10;
 
 /// A rewritten tanker with fewer cells than its nominal number divided by this is dissolved into the open tanker: a
-/// sparse tanker costs lookups as much as a full one.
+/// sparse tanker has as many files as a full one, and as long a directory (docs/decisions/0062).
 pub(crate) const DISSOLVE_DIVISOR: u32 = 4;
 
 /// Most bytes of memory that one cell of a tanker costs between the opening of the tanker and its sealing:
@@ -82,7 +82,7 @@ pub struct IndexOptions {
     /// Limit in bytes of the open tankers and everything needed to seal them: some 260 for each cell of a tanker, and 390
     /// for each further patch.
     pub open_bytes: u64,
-    /// Limit in bytes of the filters of the sealed tankers: the Bloom filters of the newest, of which 3 MiB for each tanker
+    /// Limit in bytes, at opening, of the filters of the sealed tankers: the Bloom filters of the newest, of which 3 MiB for each tanker
     /// of 2^20 cells give 24 bits for each cell, and those of guides to all others, up to 2.2 bytes for each cell. With
     /// less they become coarser, which costs false reads. With 0 every tanker is read.
     pub filter_bytes: u64,

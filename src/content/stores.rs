@@ -25,6 +25,13 @@ impl Stores {
             ContainerKind::Recipe => &self.recipes,
         }
     }
+
+    /// Changes the limit of the cache of regions that both kinds share: the sum of these bytes for data and for recipes.
+    pub fn set_region_bytes(&self, data_bytes: u64, recipe_bytes: u64) {
+        self.data.read_ahead_within(data_bytes);
+        self.recipes.read_ahead_within(recipe_bytes);
+        self.data.caches().set_region_bytes(data_bytes + recipe_bytes);
+    }
 }
 
 /// The indexes of both kinds. Cheap to clone.

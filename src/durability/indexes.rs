@@ -62,13 +62,14 @@ fn tanker_cells(properties: &PoolProperties, kind: ContainerKind) -> u32 {
 
 /// Returns the options of the chunk or recipe index for this memory plan. Open tankers have the shares of their sizes.
 pub(crate) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, kind: ContainerKind) -> IndexOptions {
-    let (parts, open_eighths, locality_bytes) = match kind {
-        ContainerKind::Data => (INDEX_PARTS - memory.node_parts, 7, memory.locality_bytes),
-        ContainerKind::Recipe => (memory.node_parts, 1, 0),
+    let [of_chunks, of_nodes] = memory.filter_shares();
+    let (parts, filter_bytes, open_eighths, locality_bytes) = match kind {
+        ContainerKind::Data => (INDEX_PARTS - memory.node_parts, of_chunks, 7, memory.locality_bytes),
+        ContainerKind::Recipe => (memory.node_parts, of_nodes, 1, 0),
     };
     IndexOptions {
         cache_bytes: memory.bucket_cache_bytes / INDEX_PARTS * parts,
-        filter_bytes: memory.filter_bytes / INDEX_PARTS * parts,
+        filter_bytes,
         locality_bytes,
         open_bytes: memory.open_bytes / 8 * open_eighths,
         cells_per_tanker: tanker_cells(properties, kind),

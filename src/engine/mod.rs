@@ -9,6 +9,7 @@ use dedupfs_content::{Indexes, Stores};
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::PoolProperties;
 use dedupfs_store::{PoolId, StoreError, profile};
+use dedupfs_sync::Mutex;
 
 pub(crate) use self::activity::Activity;
 use self::gate::{Gate, Pass};
@@ -29,8 +30,10 @@ pub struct Core {
     pub pool: PoolId,
     /// The properties that `mkfs` fixed.
     pub properties: PoolProperties,
-    /// How `--memory` is divided.
-    pub memory: MemoryPlan,
+    /// How `--memory` was divided at opening.
+    pub memory_at_opening: MemoryPlan,
+    /// How it is divided now, behind the pool's growth. Its lock is taken alone.
+    pub memory_now: Mutex<MemoryPlan>,
     /// The pool was opened read-only; see [`is_read_only`](Self::is_read_only).
     pub opened_read_only: bool,
     /// Device of the meta root.

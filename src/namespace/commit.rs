@@ -182,6 +182,16 @@ impl Namespace {
         row.unwrap_or_else(|| self.store.lock().header.trimmed_through)
     }
 
+    /// Returns whether the log has a committed row after `row`. A commit that changes nothing for the indexes adds none, but counts as a row.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub fn has_log_after(&self, row: u64) -> Result<bool> {
+        let base = self.state.read().base.clone();
+        let Some(next) = row.checked_add(1) else { return Ok(false) };
+        Ok(self.with_base(base, |base| base.log_part(next, 0))?.0.is_some())
+    }
+
     /// Delivers the committed log rows after `row`, in order, each whole.
     pub fn log_after(&self, row: u64, visit: &mut dyn FnMut(u64, Vec<LogOp>) -> Result<()>) -> Result<()> {
         let mut after = row;

@@ -36,7 +36,7 @@ impl Pool {
             fingerprinter: core.dedup.fingerprinter(),
             workers: &core.files.ingest.workers,
             counted_view: &|| core.committer.counted_view(),
-            memory_bytes: core.memory.total_bytes / 2,
+            memory_bytes: core.memory_at_opening.total_bytes / 2,
             has_room: &|bytes| !is_own_disk || core.space.has_room(bytes).unwrap_or(false),
             // Closing ends reclaiming first, and waits for quarantine before the gate closes.
             is_ended: &|| core.gate.is_closing() || self.reclaiming.is_closed() || progress.is_cancelled(),

@@ -77,7 +77,6 @@ pub struct Pool {
     snapshots_made: Mutex<SnapshotsMade>,
     /// Only for writable pools.
     suspects: Mutex<Option<Beside>>,
-    /// Only for writable pools.
     index_watch: Mutex<Option<Beside>>,
     /// Only for pools that were mounted for writing.
     export_watch: Mutex<Option<Beside>>,

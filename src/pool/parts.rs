@@ -14,6 +14,7 @@ use dedupfs_store::container::{Compression, SlotAddress, SlotFiles};
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::Superblock;
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint, StoreError, profile};
+use dedupfs_sync::Mutex;
 
 use super::indexes::{IndexSources, index_advice};
 use crate::config::{
@@ -92,7 +93,6 @@ impl Sources {
                 if recipe { (meta_device, RECIPE_DIRECTORY) } else { (data_device, DATA_DIRECTORY) };
             let slots =
                 SlotFiles::open(device.clone(), directory, properties.container_bytes, properties.slots_per_file)?;
-            let (share, of) = if recipe { (1, 8) } else { (7, 8) };
             let options = ContainerOptions {
                 pool: superblock.pool,
                 kind,
@@ -101,8 +101,8 @@ impl Sources {
                 region_raw_bytes: if recipe { RECIPE_REGION_BYTES } else { DATA_REGION_BYTES }
                     .min(properties.container_bytes / 4),
                 open_limit: OPEN_CONTAINERS_MAX,
-                in_flight_limit_bytes: memory.in_flight_bytes / of * share,
-                region_cache_bytes: memory.region_cache_bytes / of * share,
+                in_flight_limit_bytes: MemoryPlan::share_of(kind, memory.in_flight_bytes),
+                region_cache_bytes: MemoryPlan::share_of(kind, memory.region_cache_bytes),
                 table_cache_bytes: memory.table_cache_bytes,
             };
             let own: Vec<_> = records.iter().filter(|record| record.kind == kind).cloned().collect();
@@ -319,7 +319,8 @@ impl Parts {
         Core {
             pool: superblock.pool,
             properties: superblock.properties,
-            memory,
+            memory_at_opening: memory,
+            memory_now: Mutex::new(memory),
             opened_read_only: read_only,
             space: space.guard,
             cost: space.cost,

@@ -398,10 +398,11 @@ fn memory(core: &Core) -> MemoryStats {
     };
     let part =
         |(name, limit_bytes): (&str, u64)| MemoryPart { name: name.to_owned(), limit_bytes, used_bytes: used(name) };
+    let plan = *core.memory_now.lock();
     MemoryStats {
-        parts: core.memory.parts().into_iter().map(part).collect(),
+        parts: plan.parts().into_iter().map(part).collect(),
         directory_bytes: [chunks, nodes].map(|index| index.directory_bytes + index.occupancy_bytes).iter().sum(),
-        limit_bytes: core.memory.total_bytes,
+        limit_bytes: core.memory_at_opening.total_bytes,
         in_flight_bytes: data.in_flight_bytes + recipes.in_flight_bytes,
         region_cache_bytes: data.region_cache_bytes,
         table_cache_bytes: data.table_cache_bytes,

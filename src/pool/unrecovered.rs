@@ -240,7 +240,9 @@ impl UnrecoveredPool {
             pending_operations_max: memory.pending_operations_max(),
         });
         // Rows to replay ask the indexes for each new chunk.
-        if parts.namespace.last_row() > parts.indexes.chunks.position().min(parts.indexes.nodes.position()) {
+        let position = parts.indexes.chunks.position().min(parts.indexes.nodes.position());
+        // A log that cannot be read is told by the replay, with advice.
+        if parts.namespace.has_log_after(position).unwrap_or(true) {
             parts.indexes.chunks.load_guides(&mut || true);
             parts.indexes.nodes.load_guides(&mut || true);
         }
@@ -275,7 +277,7 @@ impl UnrecoveredPool {
             tracing::info!(%recovery, "recovered after an unclean end");
         }
         let suspects = if read_only { None } else { Some(suspects::start(&core)?) };
-        let index_watch = if read_only { None } else { Some(index_watch::start(&core, options.commit_interval)?) };
+        let index_watch = Some(index_watch::start(&core, options.commit_interval)?);
         Ok(Arc::new(Pool {
             core,
             service,

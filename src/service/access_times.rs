@@ -77,7 +77,7 @@ impl Service {
     fn set_access_time(&self, ino: Ino) -> Result<()> {
         let _pass = self.core.begin_change()?;
         // No update when commits fall behind: a read must not wait for one.
-        let pending_max = self.core.memory.pending_operations_max();
+        let pending_max = self.core.memory_at_opening.pending_operations_max();
         if self.core.space.is_tight() || self.core.namespace.pending_operations() >= pending_max {
             return Ok(());
         }

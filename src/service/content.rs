@@ -135,7 +135,7 @@ impl Service {
     pub(crate) fn take_memory_to_transfer(&self) -> (u64, Hold) {
         // One after the other, or all would see the same room.
         let transferring = self.transferring.lock();
-        let left_bytes = (self.core.memory.total_bytes / 4).saturating_sub(transferring.bytes());
+        let left_bytes = (self.core.memory_at_opening.total_bytes / 4).saturating_sub(transferring.bytes());
         let bytes = (left_bytes / 2).max(TRANSFER_BYTES_MIN);
         (bytes, transferring.hold(bytes, 1))
     }

@@ -8,6 +8,7 @@ mod depth;
 pub(crate) mod export;
 #[path = "../../tests/common/falsify.rs"]
 mod falsify;
+mod growth;
 mod guides;
 mod held;
 mod memory;

@@ -124,7 +124,7 @@ pub(super) struct CountDown<'a> {
 impl<'a> CountDown<'a> {
     pub(super) fn new(core: &'a Core, is_stopped: &'a dyn Fn() -> bool) -> Self {
         let (leaving, set) = Default::default();
-        let memory_bytes_max = core.memory.total_bytes / MEMORY_DIVISOR;
+        let memory_bytes_max = core.memory_at_opening.total_bytes / MEMORY_DIVISOR;
         Self { core, is_stopped, leaving, set, sets: Vec::new(), sets_bytes: 0, takes_all: false, memory_bytes_max }
     }
 

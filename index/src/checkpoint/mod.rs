@@ -24,6 +24,8 @@
 //! tanker. All in large sequential pieces. Memory, from freezing to publishing: 56 bytes for each open cell and 72 for
 //! each patch.
 
+#[cfg(test)]
+mod dissolving_tests;
 mod publish;
 
 use std::collections::{HashMap, HashSet};
@@ -44,8 +46,8 @@ use crate::names::{
     open_name, tanker_name,
 };
 use crate::occupancy::Tally;
-use crate::open::Patch;
 use crate::open::file::OpenFile;
+use crate::open::{Patch, SHARDS};
 use crate::options::{DISSOLVE_DIVISOR, WRITTEN_CELL_BYTES, WRITTEN_FILES_BYTES};
 use crate::sealed::{FilterOf, SealedSet, SealedTanker, TankerNames};
 
@@ -67,14 +69,9 @@ pub struct Frozen {
 impl Frozen {
     /// Upper bound of the bytes that writing it takes on the device, beside the current files.
     pub fn disk_bytes(&self) -> u64 {
-        let changed = self.set.tankers().iter().filter_map(|tanker| Some((tanker, self.patches.get(&tanker.id)?)));
-        let folded = changed.map(|(tanker, patches)| {
-            let counts_bytes = 4 * u64::from(tanker.cells()) + tanker.occupancy_list_bytes() + WRITTEN_FILES_BYTES;
-            // A dissolved tanker's cells are written with the open cells.
-            let whole_bytes = u64::from(tanker.cells()) * WRITTEN_CELL_BYTES + WRITTEN_FILES_BYTES;
-            if patches.iter().any(|(_, patch)| patch.relocated) { whole_bytes } else { counts_bytes }
-        });
-        self.cells.len() as u64 * WRITTEN_CELL_BYTES + 2 * WRITTEN_FILES_BYTES + folded.sum::<u64>()
+        let is_relocated = |patches: &Vec<(Fingerprint, Patch)>| patches.iter().any(|(_, patch)| patch.relocated);
+        let patched = self.patches.iter().map(|(tanker, patches)| (*tanker, is_relocated(patches)));
+        written_bytes(self.cells.len() as u64, &self.set, &patched.collect())
     }
 
     pub(crate) fn memory_bytes(&self) -> u64 {
@@ -110,6 +107,18 @@ struct Written {
     next_tanker: u64,
 }
 
+/// Upper bound of the bytes of a checkpoint with so many open cells. `patched`: tankers with patches, and whether more than counts changed.
+fn written_bytes(cells: u64, set: &SealedSet, patched: &HashMap<u64, bool>) -> u64 {
+    let changed = set.tankers().iter().filter_map(|tanker| Some((tanker, *patched.get(&tanker.id)?)));
+    let folded = changed.map(|(tanker, is_relocated)| {
+        let counts_bytes = 4 * u64::from(tanker.cells()) + tanker.occupancy_list_bytes() + WRITTEN_FILES_BYTES;
+        // A dissolved tanker's cells are written with the open cells.
+        let whole_bytes = u64::from(tanker.cells()) * WRITTEN_CELL_BYTES + WRITTEN_FILES_BYTES;
+        if is_relocated { whole_bytes } else { counts_bytes }
+    });
+    cells * WRITTEN_CELL_BYTES + 2 * WRITTEN_FILES_BYTES + folded.sum::<u64>()
+}
+
 impl Index {
     /// Makes everything applied so far durable as the state after `row`. That row must be applied completely (rows
     /// without changes for this index need not be applied).
@@ -140,6 +149,19 @@ impl Index {
             cells: self.open.collect_cells(),
             open_version: applier.open_version,
         }
+    }
+
+    /// Upper bound of the bytes that a checkpoint would write now. Cost: a look at each patch.
+    pub fn written_next_bytes(&self) -> u64 {
+        let (mut cells, mut patched) = (0, HashMap::new());
+        for number in 0..SHARDS {
+            let shard = self.open.read(number);
+            cells += shard.cells.len() as u64;
+            for (_, patch) in shard.patches.iter() {
+                *patched.entry(patch.tanker).or_default() |= patch.relocated;
+            }
+        }
+        written_bytes(cells, &self.sealed_set(), &patched)
     }
 
     /// Whether a checkpoint is due: a tanker is full, or there are many patches.

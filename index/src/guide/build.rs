@@ -161,14 +161,15 @@ impl Index {
         Ok(made?.map(|file| Arc::new(Guide::new(file))))
     }
 
-    /// Loads the filters of guides as far as the filter array leaves memory. Until then guides are asked page by page. Asks `go_on` before
+    /// Loads the filters of guides as far as the filter array leaves memory, and leaves the rest of the limit to further tankers in the array. Until then guides are asked page by page. Asks `go_on` before
     /// each part of a guide, and ends when it says no.
     pub fn load_guides(&self, go_on: &mut dyn FnMut() -> bool) {
         let _one = self.guides_loading.lock();
         let guides: Vec<Arc<Guide>> = self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();
         let _timed = (!guides.is_empty()).then(|| profile::of(Component::Guides));
-        fit(&guides, self.options.filter_bytes.saturating_sub(self.filters.sizes().bytes), go_on);
+        let limit_bytes = self.filter_limit_bytes();
+        fit(&guides, limit_bytes.saturating_sub(self.filters.sizes().bytes), go_on);
         let bytes: u64 = guides.iter().map(|guide| guide.filter_bytes()).sum();
-        self.filters.set_limit_bytes(self.options.filter_bytes.saturating_sub(bytes));
+        self.filters.set_limit_bytes(limit_bytes.saturating_sub(bytes));
     }
 }

@@ -92,6 +92,23 @@ fn fewer_bits_cost_more_reads_bit_by_bit() {
     assert!(reads.iter().any(|(bits, _)| (4..16).contains(bits)), "{reads:?}");
 }
 
+/// Filters had the memory of the mount, however much the pool grew.
+#[test]
+fn regression_a_higher_limit_reaches_the_filters_of_guides() {
+    let (_, index) = empty(IndexOptions { filter_bytes: 10_000, ..ROOMY });
+    grow(&index, &mut 0, 0..6000);
+    let (before, reads) = (index.stats(), absent_reads(&index, 2000));
+    assert!(before.guide_bits_per_cell < 12, "{before:?}");
+    index.raise_filter_limit(5000);
+    assert_eq!(index.filter_limit_bytes(), 10_000, "it falls at the next opening alone");
+    index.raise_filter_limit(30_000);
+    index.load_guides(&mut || true);
+    let after = index.stats();
+    assert!(after.guide_bits_per_cell > before.guide_bits_per_cell && after.filter_bytes <= 30_000, "{after:?}");
+    assert!(absent_reads(&index, 2000) < reads / 2, "of {reads}");
+    assert_has(&index, 0..6000);
+}
+
 #[test]
 fn what_guides_lead_to_can_change_and_go() {
     let (disk, index) = empty(ROOMY);

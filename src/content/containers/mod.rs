@@ -192,6 +192,17 @@ impl ContainerStore {
         self.shared.options.region_raw_bytes
     }
 
+    /// Changes the store's share of the common cache of regions, by which it reads ahead. Readers along containers keep their
+    /// window.
+    pub(crate) fn read_ahead_within(&self, region_cache_bytes: u64) {
+        self.shared.prefetching.set_region_cache_bytes(region_cache_bytes, self.shared.options.region_raw_bytes);
+    }
+
+    /// The caches that the stores of the pool share.
+    pub(crate) fn caches(&self) -> &Caches {
+        &self.shared.caches
+    }
+
     /// Frees the buffers kept for reuse if none was used since the last call. Returns whether there were any.
     pub fn trim_if_idle(&self) -> bool {
         self.shared.buffers.trim_if_idle() | self.shared.write_buffers.trim_if_idle()

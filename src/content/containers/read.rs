@@ -106,6 +106,13 @@ impl Caches {
         }
     }
 
+    /// Changes the limit of regions. When this returns, they keep to it.
+    pub(crate) fn set_region_bytes(&self, region_cache_bytes: u64) {
+        // At first by as much again: only that takes regions out of the hot part, and else it would leave new ones no room.
+        self.regions.set_capacity(region_cache_bytes / 2);
+        self.regions.set_capacity(region_cache_bytes);
+    }
+
     /// Returns the bytes of the regions and of the tables that are cached.
     #[must_use]
     pub fn used_bytes(&self) -> (u64, u64) {

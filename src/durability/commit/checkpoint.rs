@@ -62,6 +62,17 @@ impl Committer {
         }
     }
 
+    /// Number of changes that the indexes have counted and no checkpoint holds.
+    pub(crate) fn uncheckpointed(&self) -> u64 {
+        self.changes_since_checkpoint.load(Ordering::Relaxed)
+    }
+
+    /// Asks for a checkpoint behind the next round, and waits for nothing.
+    pub(crate) fn ask_for_checkpoint(&self) {
+        self.changes_since_checkpoint.fetch_max(CHECKPOINT_CHANGES, Ordering::Relaxed);
+        self.turns.ask();
+    }
+
     /// Starts a checkpoint of the state after `row` if it is due. Waits for it while an index has no memory left for
     /// open tankers.
     pub(super) fn checkpoint_if_due(&self, row: u64) -> Result<()> {

@@ -97,7 +97,7 @@ fn changes_of_names_wait_for_a_round_at_twice_the_number_that_starts_one() {
     let gate = Arc::new(Gate::default());
     let device = prepared(gate.clone());
     let pool = open(&device);
-    let half = pool.core().memory.pending_operations_max() as u64;
+    let half = pool.core().memory_at_opening.pending_operations_max() as u64;
     assert_bound(half, 2 * half, &pool, &gate, &|operations| (0..operations).for_each(|_| log(&pool, 0)));
     end(pool, &device);
 }

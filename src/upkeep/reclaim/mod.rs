@@ -151,7 +151,7 @@ pub(crate) fn reclaim(
         control,
         pace: &pace,
         progress: &tracked,
-        memory: RunMemory::new(core.memory.total_bytes),
+        memory: RunMemory::new(core.memory_at_opening.total_bytes),
         report: ReclaimReport {
             dry_run: options.dry_run,
             physical_before_bytes: core.physical_bytes()?,

@@ -57,7 +57,7 @@ impl ContainerStore {
     /// Further requests of one reader would be pushed out before they are read, or refused. With fewer, readers of
     /// scattered files reach chunks that are not loaded yet (`docs/lab.md`, *What was tried*).
     pub(crate) fn ask_ahead(&self, regions_ahead: usize) -> Option<Asking<'_>> {
-        let room = self.shared.prefetching.regions_max;
+        let room = self.shared.prefetching.regions_max();
         let window = room - room / 4;
         let regions_max = window.saturating_sub(regions_ahead);
         let (shared, parts, by_container) = (&self.shared, Vec::new(), HashMap::new());

@@ -20,6 +20,7 @@ mod reads;
 mod tests;
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use dedupfs_store::container::{SlotAddress, Table};
@@ -44,7 +45,7 @@ pub(super) struct Prefetching {
     /// A short lock, taken alone.
     on_the_way: Mutex<OnTheWay>,
     along: Along,
-    regions_max: usize,
+    regions_max: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -65,12 +66,26 @@ enum Claim {
     NoRoom,
 }
 
+/// Half of the cache: more would be pushed out before it is read.
+fn regions_within(region_cache_bytes: u64, region_raw_bytes: u32) -> usize {
+    let regions = region_cache_bytes / 2 / u64::from(region_raw_bytes.max(1));
+    usize::try_from(regions.min(REGIONS_MAX)).unwrap_or(0)
+}
+
 impl Prefetching {
     pub(super) fn new(options: &ContainerOptions) -> Self {
-        // Half of the cache: more would be pushed out before it is read.
-        let regions = options.region_cache_bytes / 2 / u64::from(options.region_raw_bytes.max(1));
-        let regions_max = usize::try_from(regions.min(REGIONS_MAX)).unwrap_or(0);
-        Self { on_the_way: Mutex::default(), along: Along::new(regions_max), regions_max }
+        let regions_max = regions_within(options.region_cache_bytes, options.region_raw_bytes);
+        let along = Along::new(regions_max);
+        Self { on_the_way: Mutex::default(), along, regions_max: AtomicUsize::new(regions_max) }
+    }
+
+    fn regions_max(&self) -> usize {
+        self.regions_max.load(Ordering::Relaxed)
+    }
+
+    /// Follows a cache of another size.
+    pub(super) fn set_region_cache_bytes(&self, region_cache_bytes: u64, region_raw_bytes: u32) {
+        self.regions_max.store(regions_within(region_cache_bytes, region_raw_bytes), Ordering::Relaxed);
     }
 
     /// Claims a region that is not cached.
@@ -79,7 +94,7 @@ impl Prefetching {
         if on_the_way.regions.contains(&key) {
             return Claim::NotNeeded;
         }
-        if on_the_way.regions.len() >= self.regions_max {
+        if on_the_way.regions.len() >= self.regions_max() {
             return Claim::NoRoom;
         }
         on_the_way.regions.insert(key);
@@ -96,7 +111,7 @@ impl Prefetching {
             }
             return false;
         }
-        on_the_way.tables.len() < self.regions_max && on_the_way.tables.insert(container, fingerprints).is_none()
+        on_the_way.tables.len() < self.regions_max() && on_the_way.tables.insert(container, fingerprints).is_none()
     }
 
     /// Takes the chunks requested while the table loaded; ends the load when none are left.
