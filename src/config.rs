@@ -23,8 +23,11 @@ pub(crate) const PUBLISH_AFTER: Duration = Duration::from_secs(30);
 /// Share of `--memory` (its reciprocal) whose use by namespace changes starts a commit early. At twice as much, threads
 /// that change names wait.
 pub(crate) const PENDING_SHARE: u64 = 16;
-/// Upper bound of that memory. It also bounds the length of a commit.
+/// Upper bound of that memory.
 pub(crate) const PENDING_BYTES_MAX: u64 = 32 * MIB;
+/// Namespace changes that start a commit early at most: they bound its length, and with it the wait of a sync. Each change
+/// writes some three pages of the namespace if it lies alone.
+pub(crate) const ROUND_OPERATIONS: usize = 16_384;
 /// Approximate memory of one namespace change.
 pub(crate) const PENDING_OPERATION_BYTES: u64 = 512;
 /// Index changes that may be under way even with small tankers. With fewer, single files would become commits.

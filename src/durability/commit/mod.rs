@@ -65,7 +65,7 @@ use self::checkpoint_queue::CheckpointQueue;
 use self::counted_view::ViewRequest;
 use self::counting::Row;
 use self::turns::Turns;
-use crate::config::{BACKLOG_BYTES_PER_PLACE, PENDING_CHANGES_MIN};
+use crate::config::{BACKLOG_BYTES_PER_PLACE, PENDING_CHANGES_MIN, ROUND_OPERATIONS};
 use crate::durability::export::Exporter;
 use crate::durability::space::SpaceGuard;
 use dedupfs_base::ReadOnly;
@@ -211,7 +211,7 @@ impl Committer {
             |parts| logged + staged >= self.row_changes_max / parts || staged >= self.row_places_max / parts;
         if pending >= 2 * pending_max || is_reached(1) {
             self.commit()?;
-        } else if pending >= pending_max || is_reached(2) {
+        } else if pending >= pending_max.min(ROUND_OPERATIONS) || is_reached(2) {
             self.turns.ask();
         }
         // Committed fingerprints stay staged until they are counted. Memory bounds those of all rows together.
