@@ -25,8 +25,9 @@ pub(crate) const PUBLISH_AFTER: Duration = Duration::from_secs(30);
 pub(crate) const PENDING_SHARE: u64 = 16;
 /// Upper bound of that memory.
 pub(crate) const PENDING_BYTES_MAX: u64 = 32 * MIB;
-/// Namespace changes that start a commit early at most: they bound its length, and with it the wait of a sync. Each change
-/// writes some three pages of the namespace if it lies alone.
+/// So many namespace changes start a commit, even if memory has room for more: a sync waits for shorter commits then. A
+/// change that lies apart from others writes pages of the namespace for itself. A commit is longer only if more changes come
+/// while the one before is written.
 pub(crate) const ROUND_OPERATIONS: usize = 16_384;
 /// Approximate memory of one namespace change.
 pub(crate) const PENDING_OPERATION_BYTES: u64 = 512;

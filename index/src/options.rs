@@ -82,8 +82,8 @@ pub struct IndexOptions {
     /// Limit in bytes of the open tankers and everything needed to seal them: some 260 for each cell of a tanker, and 390
     /// for each further patch.
     pub open_bytes: u64,
-    /// Limit in bytes, at opening, of the filters of the sealed tankers: the Bloom filters of the newest, of which 3 MiB for each tanker
-    /// of 2^20 cells give 24 bits for each cell, and those of guides to all others, up to 2.2 bytes for each cell. With
+    /// Limit in bytes, at opening, of the filters of the sealed tankers: the Bloom filters of the newest, of which 3 MiB for
+    /// each tanker of 2^20 cells give 24 bits for each cell, and those of guides to all others, up to 2.2 bytes for each cell. With
     /// less they become coarser, which costs false reads. With 0 every tanker is read.
     pub filter_bytes: u64,
     /// Limit in bytes of the locality cache: 54 for each fingerprint of a container, some 30 KiB for a container of 512

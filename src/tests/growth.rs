@@ -118,7 +118,7 @@ fn a_pool_in_which_nothing_happens_gets_a_checkpoint() {
     assert_eq!(settled(), 0);
     committer.checkpoint().expect("waits for it");
     assert!(position() > before);
-    // One that a full disk refused is not tried at each look.
+    // It asks once in ten minutes, whatever became of the checkpoint.
     let changes = store("another", 2);
     std::thread::sleep(Duration::from_millis(400));
     (0..3).for_each(|_| quiet.look(pool.core()));

@@ -161,8 +161,8 @@ impl Index {
         Ok(made?.map(|file| Arc::new(Guide::new(file))))
     }
 
-    /// Loads the filters of guides as far as the filter array leaves memory, and leaves the rest of the limit to further tankers in the array. Until then guides are asked page by page. Asks `go_on` before
-    /// each part of a guide, and ends when it says no.
+    /// Loads the filters of guides as far as the filter array leaves memory. Further tankers in the array may take the rest of the limit. Until
+    /// then guides are asked page by page. Asks `go_on` before each part of a guide, and ends when it says no.
     pub fn load_guides(&self, go_on: &mut dyn FnMut() -> bool) {
         let _one = self.guides_loading.lock();
         let guides: Vec<Arc<Guide>> = self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();

@@ -1,7 +1,7 @@
 //! Facts on disk, by ranges of fingerprints.
 //!
-//! The cells of a large pool are compared range by range. Spools let the pool be read once for all ranges, or for those that have room together;
-//! without them it is read once for each.
+//! The cells of a large pool are compared range by range. Spools let the pool be read once for all ranges, or for those that have room
+//! together; without them it is read once for each.
 
 use std::ops::Range;
 use std::path::Path;
