@@ -55,6 +55,16 @@ impl Index {
         })
     }
 
+    /// Returns the cells of fingerprints as they are now, as [`get`](Self::get) would, with hints as above.
+    pub fn cells_near(
+        &self,
+        fingerprints: &[Fingerprint],
+        hint: &dyn Fn(usize) -> ContainerId,
+    ) -> Result<Vec<Option<Cell>>> {
+        let mut sealed = self.sealed_cells_in(fingerprints, hint)?;
+        self.cells_of(fingerprints, &mut sealed)
+    }
+
     /// Whether [`cells_of`](Self::cells_of) would need no I/O for fingerprints that memory does not hold.
     #[must_use]
     pub fn is_current(&self, sealed: &SealedCells) -> bool {

@@ -27,7 +27,7 @@ const TOLD_MAX: u64 = 20;
 /// Builds an index from any number of cells in any order.
 #[derive(Debug)]
 pub struct IndexBuilder {
-    pub(crate) index: Index,
+    pub(crate) index: Arc<Index>,
     batch: Vec<Change>,
     /// Number of counts for unset fingerprints, in this session.
     pub(crate) inconsistencies: u64,
@@ -68,7 +68,7 @@ impl IndexBuilder {
     }
 
     fn of(index: Index, number: u64) -> Self {
-        Self { index, batch: Vec::new(), inconsistencies: 0, number, has_guides: true }
+        Self { index: Arc::new(index), batch: Vec::new(), inconsistencies: 0, number, has_guides: true }
     }
 
     /// Continues from the last checkpoint of an earlier build in `directory`; `None` if there is nothing sound to
@@ -120,6 +120,54 @@ impl IndexBuilder {
     /// it, or `NONE`.
     pub fn count(&mut self, fingerprint: Fingerprint, delta: i64, hint: ContainerId) -> Result<()> {
         self.push(Change::Count { fingerprint, delta, hint })
+    }
+
+    /// Sets the location of a fingerprint, and keeps its references.
+    pub fn place(&mut self, fingerprint: Fingerprint, location: Location) -> Result<()> {
+        self.push(Change::Insert { fingerprint, location })
+    }
+
+    /// Returns the cells of fingerprints, whose `hints` name containers that may have them, or `NONE`.
+    ///
+    /// # Errors
+    /// A file of the index cannot be read, or written by what waited to be applied.
+    pub fn cells_of(&mut self, fingerprints: &[Fingerprint], hints: &[ContainerId]) -> Result<Vec<Option<Cell>>> {
+        self.apply_batch()?;
+        self.index.cells_near(fingerprints, &|item| hints.get(item).copied().unwrap_or(ContainerId::NONE))
+    }
+
+    /// The index so far, for lookups beside the builder. It lacks at most the last 65,536 changes. Drop it before [`finish`](Self::finish).
+    #[must_use]
+    pub fn so_far(&self) -> Arc<Index> {
+        Arc::clone(&self.index)
+    }
+
+    /// Removes all cells without references. Whenever memory requires it, a checkpoint with these notes is written.
+    ///
+    /// Cost: reads the counts of all tankers, and again those of each that has more such cells than memory has room for changes.
+    pub fn remove_unreferenced(&mut self, notes: &[u8]) -> Result<()> {
+        let mut is_clean = false;
+        while !is_clean {
+            self.apply_batch()?;
+            is_clean = true;
+            for part in self.index.parts() {
+                if self.wants_checkpoint() {
+                    self.checkpoint(notes)?;
+                }
+                let index = Arc::clone(&self.index);
+                index.for_each_unreferenced(part, &mut |fingerprint, cell| {
+                    is_clean = false;
+                    // The rest of a part that is too large waits for the next visit.
+                    if index.wants_checkpoint() {
+                        return Ok(());
+                    }
+                    self.push(Change::Remove { fingerprint, container: cell.location.container() })
+                })?;
+                // The next part may show the same cell.
+                self.apply_batch()?;
+            }
+        }
+        Ok(())
     }
 
     fn push(&mut self, change: Change) -> Result<()> {
@@ -181,11 +229,15 @@ impl IndexBuilder {
 
     /// Completes the index as the state after log row `position` and makes it durable. The notes stay until
     /// [`Index::forget_progress`], so that a build that is complete and not in use yet need not be repeated.
+    ///
+    /// # Errors
+    /// A file cannot be written; somebody still has the index [`so_far`](Self::so_far).
     pub fn finish(mut self, position: u64, notes: &[u8]) -> Result<Index> {
         self.apply_batch()?;
         self.note(notes)?;
         self.write_checkpoint(position, Extent::Whole)?;
-        Ok(self.index)
+        Arc::into_inner(self.index)
+            .ok_or_else(|| StoreError::Usage("an index is still looked at while it is finished".to_owned()))
     }
 
     /// Guides are tended before: with filters alone, each cell that is set would ask every tanker so far.

@@ -28,7 +28,12 @@ fn stored(pool: &Pool) -> u64 {
 }
 
 fn make() -> MemoryDevice {
-    make_with(PoolProperties { chunk_size_bytes: 4096, tanker_cells: 256, tanker_buckets: 4, ..PoolProperties::default() })
+    make_with(PoolProperties {
+        chunk_size_bytes: 4096,
+        tanker_cells: 256,
+        tanker_buckets: 4,
+        ..PoolProperties::default()
+    })
 }
 
 fn make_with(properties: PoolProperties) -> MemoryDevice {

@@ -137,3 +137,70 @@ fn notes_that_could_not_be_read_again_are_not_written() {
     write(PROGRESS_BYTES_MAX / 2).unwrap();
     assert_eq!(crate::progress::read(&disk, DIRECTORY, &POOL, 1).unwrap().len() as u64, PROGRESS_BYTES_MAX / 2);
 }
+
+/// More cells without references than memory has room for changes, in sealed tankers and in memory.
+#[test]
+fn cells_without_references_are_removed_and_all_others_stay() {
+    let memory = MemoryDevice::new();
+    let device: Arc<dyn Device> = Arc::new(memory.clone());
+    let mut builder = IndexBuilder::new(&device, DIRECTORY, &POOL, TINY).unwrap();
+    for number in 0..1000 {
+        builder.set(fingerprint(number), location(number / 100 + 1), 0).unwrap();
+        if builder.wants_checkpoint() {
+            builder.checkpoint(b"set").unwrap();
+        }
+    }
+    let is_kept = |number: u64| number.is_multiple_of(9) || (300..400).contains(&number);
+    for number in (0..1000).filter(|number| is_kept(*number)) {
+        builder.count(fingerprint(number), 3, ContainerId(number % 4)).unwrap();
+    }
+    builder.place(fingerprint(9), location(50)).unwrap();
+    builder.place(fingerprint(18), Location::Lost).unwrap();
+    // Neither counted nor stored: it goes like any other.
+    builder.place(fingerprint(10), Location::Lost).unwrap();
+    builder.remove_unreferenced(b"removed").unwrap();
+    assert_eq!(
+        (builder.cells().unwrap(), builder.lost().unwrap()),
+        ((0..1000).filter(|n| is_kept(*n)).count() as u64, 1)
+    );
+    let looked_at = builder.so_far();
+    assert!(looked_at.stats().sealed_tankers > 1, "{:?}", looked_at.stats());
+    drop(looked_at);
+    let index = builder.finish(5, b"all").unwrap();
+    for index in [index, reopen(&memory.crash(0), TINY)] {
+        index.self_check().unwrap();
+        let expected = |number: u64| match number {
+            9 => cell(50, 3),
+            18 => Cell { location: Location::Lost, references: 3 },
+            other => cell(other / 100 + 1, 3),
+        };
+        let expected: BTreeMap<_, _> =
+            (0..1000).filter(|number| is_kept(*number)).map(|number| (fingerprint(number), expected(number))).collect();
+        assert_eq!(contents(&index), expected);
+    }
+}
+
+/// Lookups between changes see all of them, hinted or not.
+#[test]
+fn a_builder_is_asked_for_cells_between_changes() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let mut builder = IndexBuilder::new(&device, DIRECTORY, &POOL, TINY).unwrap();
+    for number in 0..300 {
+        builder.set(fingerprint(number), location(number / 30 + 1), 0).unwrap();
+        if number % 50 == 0 {
+            builder.checkpoint(b"").unwrap();
+        }
+        builder.count(fingerprint(number / 2), 1, ContainerId::NONE).unwrap();
+    }
+    let fingerprints: Vec<_> = (0..310).map(fingerprint).collect();
+    let hints: Vec<_> = (0..200).map(|number| ContainerId(number % 12)).collect();
+    let cells = builder.cells_of(&fingerprints, &hints).unwrap();
+    for (number, found) in (0..).zip(cells) {
+        let expected = cell(number / 30 + 1, if number < 150 { 2 } else { 0 });
+        assert_eq!(found, (number < 300).then_some(expected), "{number}");
+    }
+    let still_held = builder.so_far();
+    let error = builder.finish(5, b"all").unwrap_err();
+    assert!(error.to_string().contains("still looked at"), "{error}");
+    drop(still_held);
+}

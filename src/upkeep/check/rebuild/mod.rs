@@ -4,19 +4,19 @@
 //! unchanged until one transaction of the namespace makes both new ones count. Reason: `docs/decisions/0011`.
 //!
 //! 1. *Tables*: the tables of data containers, each read once in ascending order, give fingerprints and places.
-//! 2. *Marking*: the tables of recipe containers, the inodes' roots and the lists below them show the live nodes.
-//!    Chunks that are whole files are counted on the way.
-//! 3. *Nodes*: live segments are read once, in the order of their places, and their chunks are counted. Neighbours name
-//!    neighbours, so counting stays within few tankers. Nodes without references are left out and count nothing: their
+//! 2. *Marking*: the tables of recipe containers give nodes and places. The inodes' roots, and the nodes that name nodes, give
+//!    the references to nodes. Chunks that are whole files are counted on the way.
+//! 3. *Nodes*: nodes with references are read, in the order of their containers, and their chunks are counted. Neighbours name
+//!    neighbours, so counting stays within few tankers. Nodes without references are removed and count nothing: their
 //!    bytes are garbage.
 //! 4. *Change of sides*.
 //!
 //! Content that files refer to and no container has is kept with its count and without a container. The next backup of
 //! the same data stores it again and makes those files whole.
 //!
-//! Each checkpoint of the index of chunks carries a [`Notes`], so an interrupted rebuild resumes there. Only the marks
-//! are computed again. It starts over if the pool has changed ([`state::Basis`]), or if more of it is readable than
-//! before. Memory: that of an index, and of the [`marks`].
+//! Each checkpoint of the index of chunks carries a [`Notes`], so an interrupted rebuild resumes there. Marking alone starts from
+//! its beginning. The rebuild starts over if the pool has changed ([`state::Basis`]), or if more of it is readable than
+//! before. Memory: that of both indexes, and of references and containers that are looked at together ([`marks`], [`ahead`]).
 
 mod ahead;
 #[cfg(feature = "fuzzing")]
@@ -31,7 +31,7 @@ use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::{Fingerprinter, Stores};
-use dedupfs_index::{Continued, Index, IndexBuilder, IndexOptions, Location};
+use dedupfs_index::{Continued, Index, IndexBuilder, IndexOptions};
 use dedupfs_namespace::{IndexSide, Namespace};
 use dedupfs_store::device::Device;
 use dedupfs_store::{PoolId, StoreError};
@@ -105,13 +105,22 @@ struct Build {
 }
 
 impl Build {
-    /// Makes the progress durable. Nodes go first: setting a node twice is harmless, but counts must be counted once.
+    /// Makes the progress durable. Nodes go first: their index may be ahead of the notes, but chunks must be counted once. Until all are
+    /// marked, nodes are no progress.
     fn save(&mut self) -> Result<()> {
         let notes = self.state.encode();
         if self.state.phase >= Phase::Nodes {
             self.nodes.checkpoint(&notes)?;
         }
         Ok(self.chunks.checkpoint(&notes)?)
+    }
+
+    /// While nodes are marked: writes their changes if memory requires it.
+    fn save_nodes_if_due(&mut self) -> Result<()> {
+        if self.nodes.wants_checkpoint() {
+            self.nodes.checkpoint(&self.state.encode())?;
+        }
+        Ok(())
     }
 }
 
@@ -172,10 +181,10 @@ impl Rebuilder<'_> {
         if finished != (state.phase == Phase::Done).then_some(basis.row) {
             return discard("it does not match its notes");
         }
-        if let Some(container) = self.readable_again(&state.given_up)? {
+        if let Some(container) = self.readable_again(&state)? {
             return discard(&format!("container {container} could not be read then and can be now"));
         }
-        // The index of nodes is empty before their phase.
+        // Marking starts from its beginning.
         let nodes = if state.phase < Phase::Nodes {
             self.start(&self.nodes)?
         } else {
@@ -199,26 +208,22 @@ impl Rebuilder<'_> {
             build.state.enter(Phase::Inodes);
             build.save()?;
         }
-        if build.state.phase < Phase::Done {
-            let marks = self.mark(&mut build)?;
-            if build.state.phase == Phase::Inodes {
-                build.state.enter(Phase::Nodes);
-                build.state.marks = marks.digest();
-                for (fingerprint, references) in marks.lost() {
-                    build.nodes.set(fingerprint, Location::Lost, references)?;
-                }
-                build.save()?;
+        if build.state.phase == Phase::Inodes {
+            self.mark(&mut build)?;
+            build.state.enter(Phase::Nodes);
+            build.state.counted = build.nodes.lost()?;
+            build.save()?;
+        }
+        if build.state.phase == Phase::Nodes {
+            self.count_segments(&mut build)?;
+            build.nodes.remove_unreferenced(&build.state.encode())?;
+            // Chunks would be counted too low if marking could read a table and counting could not, or if an interruption came behind the
+            // saving of a node's move to a container that was passed, and before that of the counts.
+            let (live, counted) = (build.nodes.cells()?, build.state.counted);
+            if live != counted {
+                return Err(StoreError::corrupt("recipes", format!("{live} live nodes"), counted).into());
             }
-            if build.state.marks != marks.digest() {
-                return Err(StoreError::corrupt("recipes", "the same live nodes as before", "others").into());
-            }
-            self.count_segments(&mut build, &marks)?;
-            // If marking could read a table and counting could not, the chunks of its nodes would be counted too low.
-            let (found, live) = (build.nodes.cells()?, marks.live_count());
-            if found != live {
-                return Err(StoreError::corrupt("recipes", format!("{live} live nodes"), found).into());
-            }
-            build.state.missing += marks.missing + build.chunks.lost()?;
+            build.state.missing += build.state.unread_recipes + build.nodes.lost()? + build.chunks.lost()?;
             build.state.enter(Phase::Done);
         }
         report.missing = build.state.missing;

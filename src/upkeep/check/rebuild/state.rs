@@ -9,10 +9,10 @@ use dedupfs_store::codec::{ByteReader, ByteWriter, checksum};
 use dedupfs_store::{ContainerId, StoreError};
 
 /// Version of these notes.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// Number of given-up containers that are remembered. They are read again before a rebuild resumes.
-pub(super) const GIVEN_UP_MAX: usize = 1000;
+const GIVEN_UP_MAX: usize = 1000;
 
 /// The state of the pool that a rebuild rests on. If any of it changes, the unfinished rebuild is discarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,18 +60,43 @@ pub(super) struct Notes {
     pub phase: Phase,
     /// Progress within the phase: containers or inodes up to this one are done.
     pub through: u64,
-    /// From [`Phase::Nodes`] on: digest of the marks, so that all nodes are counted by the same marks.
-    pub marks: u64,
-    /// Number of tables and nodes given up so far; when done, of everything missing.
+    /// From [`Phase::Nodes`] on: number of nodes with references that were passed, those included that marking gave up or did not find.
+    pub counted: u64,
+    /// Number of unreadable tables of data containers so far; when done, of everything missing.
     pub missing: u64,
+    /// Number of unreadable tables of recipe containers.
+    pub unread_recipes: u64,
     /// Data containers whose tables were given up; the first [`GIVEN_UP_MAX`].
     pub given_up: Vec<ContainerId>,
+    /// Recipe containers whose tables were given up; the first [`GIVEN_UP_MAX`].
+    pub given_up_recipes: Vec<ContainerId>,
 }
 
 impl Notes {
     /// Returns the state before any work.
     pub(super) fn new(basis: Basis) -> Self {
-        Self { basis, phase: Phase::Tables, through: 0, marks: 0, missing: 0, given_up: Vec::new() }
+        Self {
+            basis,
+            phase: Phase::Tables,
+            through: 0,
+            counted: 0,
+            missing: 0,
+            unread_recipes: 0,
+            given_up: Vec::new(),
+            given_up_recipes: Vec::new(),
+        }
+    }
+
+    /// Notes a data container whose table cannot be read.
+    pub(super) fn give_up(&mut self, container: ContainerId) {
+        self.missing += 1;
+        remember(&mut self.given_up, container);
+    }
+
+    /// Notes a recipe container whose table cannot be read.
+    pub(super) fn give_up_recipe(&mut self, container: ContainerId) {
+        self.unread_recipes += 1;
+        remember(&mut self.given_up_recipes, container);
     }
 
     /// Enters the next phase.
@@ -85,11 +110,14 @@ impl Notes {
         writer.u16(VERSION);
         writer.u8(self.phase as u8);
         writer.u8(u8::from(self.basis.read_data));
-        for number in [self.basis.row, self.basis.records, self.through, self.marks, self.missing] {
+        let Self { basis, through, counted, missing, unread_recipes, .. } = *self;
+        for number in [basis.row, basis.records, through, counted, missing, unread_recipes] {
             writer.u64(number);
         }
-        writer.u32(self.given_up.len() as u32);
-        self.given_up.iter().for_each(|container| writer.u64(container.0));
+        for given_up in [&self.given_up, &self.given_up_recipes] {
+            writer.u32(given_up.len() as u32);
+            given_up.iter().for_each(|container| writer.u64(container.0));
+        }
         writer.into_vec()
     }
 
@@ -100,7 +128,7 @@ impl Notes {
             return Err(StoreError::Unsupported {
                 what: "notes of a rebuild".to_owned(),
                 found: format!("version {version}"),
-                advice: "they are of a newer version of dedupfs: the rebuild starts over".to_owned(),
+                advice: "they are of another version of dedupfs: the rebuild starts over".to_owned(),
             }
             .into());
         }
@@ -115,16 +143,27 @@ impl Notes {
             flag @ (0 | 1) => flag == 1,
             other => return Err(reader.corrupt("a flag of 0 or 1", other).into()),
         };
-        let (row, records) = (reader.u64()?, reader.u64()?);
-        let (through, marks, missing) = (reader.u64()?, reader.u64()?, reader.u64()?);
-        let count = reader.u32()? as usize;
-        if count > GIVEN_UP_MAX {
-            return Err(reader.corrupt(format!("at most {GIVEN_UP_MAX} containers"), count).into());
-        }
-        let given_up = (0..count).map(|_| reader.u64().map(ContainerId)).collect::<dedupfs_store::Result<_>>()?;
+        let basis = Basis { row: reader.u64()?, records: reader.u64()?, read_data };
+        let (through, counted) = (reader.u64()?, reader.u64()?);
+        let (missing, unread_recipes) = (reader.u64()?, reader.u64()?);
+        let (given_up, given_up_recipes) = (containers(&mut reader)?, containers(&mut reader)?);
         reader.finish()?;
-        Ok(Self { basis: Basis { row, records, read_data }, phase, through, marks, missing, given_up })
+        Ok(Self { basis, phase, through, counted, missing, unread_recipes, given_up, given_up_recipes })
     }
+}
+
+fn remember(given_up: &mut Vec<ContainerId>, container: ContainerId) {
+    if given_up.len() < GIVEN_UP_MAX {
+        given_up.push(container);
+    }
+}
+
+fn containers(reader: &mut ByteReader<'_>) -> Result<Vec<ContainerId>> {
+    let count = reader.u32()? as usize;
+    if count > GIVEN_UP_MAX {
+        return Err(reader.corrupt(format!("at most {GIVEN_UP_MAX} containers"), count).into());
+    }
+    Ok((0..count).map(|_| reader.u64().map(ContainerId)).collect::<dedupfs_store::Result<_>>()?)
 }
 
 #[cfg(test)]
@@ -137,15 +176,17 @@ mod tests {
         let state = Notes {
             phase: Phase::Nodes,
             through: 5,
-            marks: 6,
+            counted: 6,
             missing: 2,
+            unread_recipes: 1,
             given_up: vec![ContainerId(3), ContainerId(1 << 40)],
+            given_up_recipes: vec![ContainerId(4)],
             ..Notes::new(basis)
         };
         let notes = state.encode();
-        assert_eq!(notes.len(), 2 + 1 + 1 + 5 * 8 + 4 + 2 * 8);
+        assert_eq!(notes.len(), 2 + 1 + 1 + 6 * 8 + 4 + 2 * 8 + 4 + 8);
         assert_eq!(Notes::decode(&notes).unwrap(), state);
-        for (place, value) in [(0, 2), (2, 0), (2, 5), (3, 2), (44, 3), (46, 0xff)] {
+        for (place, value) in [(0, 1), (2, 0), (2, 5), (3, 2), (52, 9), (54, 0xff), (72, 2), (74, 0xff)] {
             let mut damaged = notes.clone();
             damaged[place] = value;
             assert!(Notes::decode(&damaged).is_err(), "byte {place}");

@@ -10,7 +10,7 @@ use dedupfs_store::container::{Table, TableEntry};
 use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::ahead::for_each_container;
-use super::state::GIVEN_UP_MAX;
+use super::state::Notes;
 use super::{Build, Rebuilder, is_loss};
 use crate::upkeep::inspect::judge;
 
@@ -34,10 +34,7 @@ impl Rebuilder<'_> {
         let read = |id| self.sound_entries(id);
         let outcome = for_each_container(&ids, build, read, |build, container, entries| {
             if entries.is_none() {
-                build.state.missing += 1;
-                if build.state.given_up.len() < GIVEN_UP_MAX {
-                    build.state.given_up.push(container);
-                }
+                build.state.give_up(container);
             }
             for entry in entries.unwrap_or_default() {
                 build.chunks.set(entry.fingerprint, Location::new(container, entry.len_bytes), 0)?;
@@ -77,15 +74,23 @@ impl Rebuilder<'_> {
         for bad in &judged.bad {
             tracing::error!(chunk = %bad.fingerprint, %container, why = bad.why, "a chunk is given up");
         }
-        // Old recipes still name this container, so readers must ask the index, even where frames are sound. Recorded
-        // only once: each record is a commit, after which an interrupted rebuild starts over.
-        if !self.stores.data.is_damaged(container) {
-            self.namespace.note_damage(&[container], false)?;
-            self.stores.data.set_damaged(&[container]);
-        }
+        self.distrust(&self.stores.data, &[container])?;
         let bad: HashSet<Fingerprint> = judged.bad.iter().map(|bad| bad.fingerprint).collect();
         let sound = table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint));
         Ok(Some(sound.copied().collect()))
+    }
+
+    /// Records that containers have bad copies. Inodes and old recipes still name them, so readers must ask the index, even where
+    /// frames are sound. Recorded only once: each record is a commit, after which an interrupted rebuild starts over.
+    pub(super) fn distrust(&self, store: &ContainerStore, containers: &[ContainerId]) -> Result<()> {
+        let new: Vec<ContainerId> =
+            containers.iter().copied().filter(|container| !store.is_damaged(*container)).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        self.namespace.note_damage(&new, false)?;
+        store.set_damaged(&new);
+        Ok(())
     }
 
     /// Returns the table of a container; `None` if it is damaged or gone. Only these errors are final: a disk that does
@@ -104,10 +109,13 @@ impl Rebuilder<'_> {
 
     /// Returns a given-up container that is readable now. Without it the unfinished index would call existing content
     /// lost.
-    pub(super) fn readable_again(&self, given_up: &[ContainerId]) -> Result<Option<ContainerId>> {
-        for &container in given_up {
-            if self.table(&self.stores.data, container)?.is_some() {
-                return Ok(Some(container));
+    pub(super) fn readable_again(&self, state: &Notes) -> Result<Option<ContainerId>> {
+        for (store, given_up) in [(&self.stores.data, &state.given_up), (&self.stores.recipes, &state.given_up_recipes)]
+        {
+            for &container in given_up {
+                if self.table(store, container)?.is_some() {
+                    return Ok(Some(container));
+                }
             }
         }
         Ok(None)
