@@ -31,7 +31,7 @@ impl Index {
         self.sealed_cells_in(fingerprints, &|_| ContainerId::NONE)
     }
 
-    /// As [`sealed_cells_of`](Self::sealed_cells_of). `hint` returns the container that may have a fingerprint, given its number: tankers with
+    /// As [`sealed_cells_of`](Self::sealed_cells_of). `hint` returns the container that may have a fingerprint, given its position: tankers with
     /// cells of that container are asked first, without filters and guides.
     pub fn sealed_cells_in(
         &self,
@@ -55,7 +55,11 @@ impl Index {
         })
     }
 
-    /// Returns the cells of fingerprints as they are now, as [`get`](Self::get) would, with hints as above.
+    /// Returns the cells of fingerprints as they are now, as [`get`](Self::get) would. `hint` is as for
+    /// [`sealed_cells_in`](Self::sealed_cells_in).
+    ///
+    /// # Errors
+    /// A file of the index cannot be read.
     pub fn cells_near(
         &self,
         fingerprints: &[Fingerprint],

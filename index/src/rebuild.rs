@@ -21,7 +21,7 @@ use crate::progress;
 /// Changes gathered before they are applied: enough to use each read of a bucket for many changes.
 const BATCH_CHANGES: u32 = 1 << 16;
 
-/// Most fingerprints without a container that are logged one by one.
+/// At most so many fingerprints without a container are logged one by one.
 const TOLD_MAX: u64 = 20;
 
 /// Builds an index from any number of cells in any order.
@@ -122,16 +122,16 @@ impl IndexBuilder {
         self.push(Change::Count { fingerprint, delta, hint })
     }
 
-    /// Sets the location of a fingerprint, and keeps its references.
-    pub fn place(&mut self, fingerprint: Fingerprint, location: Location) -> Result<()> {
+    /// Sets the location of a fingerprint, and keeps its references: none if it was unset.
+    pub fn relocate(&mut self, fingerprint: Fingerprint, location: Location) -> Result<()> {
         self.push(Change::Insert { fingerprint, location })
     }
 
-    /// Returns the cells of fingerprints, whose `hints` name containers that may have them, or `NONE`.
+    /// Returns the cells of fingerprints. `hints` has a container for each of them that may have it, or `NONE`.
     ///
     /// # Errors
-    /// A file of the index cannot be read, or written by what waited to be applied.
-    pub fn cells_of(&mut self, fingerprints: &[Fingerprint], hints: &[ContainerId]) -> Result<Vec<Option<Cell>>> {
+    /// Changes that waited cannot be applied; a file of the index cannot be read.
+    pub fn cells_near(&mut self, fingerprints: &[Fingerprint], hints: &[ContainerId]) -> Result<Vec<Option<Cell>>> {
         self.apply_batch()?;
         self.index.cells_near(fingerprints, &|item| hints.get(item).copied().unwrap_or(ContainerId::NONE))
     }
@@ -142,28 +142,31 @@ impl IndexBuilder {
         Arc::clone(&self.index)
     }
 
-    /// Removes all cells without references. Whenever memory requires it, a checkpoint with these notes is written.
+    /// Removes all cells without references. Whenever memory requires it, a checkpoint with these notes (at most 512 KiB) is written.
     ///
-    /// Cost: reads the counts of all tankers, and again those of each that has more such cells than memory has room for changes.
+    /// Cost: reads the counts of all tankers, and all again behind checkpoints, each of which removes an eighth of a tanker at least.
+    ///
+    /// # Errors
+    /// A file of the index cannot be read or written.
     pub fn remove_unreferenced(&mut self, notes: &[u8]) -> Result<()> {
-        let mut is_clean = false;
-        while !is_clean {
+        let mut is_done = false;
+        while !is_done {
             self.apply_batch()?;
-            is_clean = true;
+            is_done = true;
             for part in self.index.parts() {
                 if self.wants_checkpoint() {
                     self.checkpoint(notes)?;
+                    // It makes tankers that are not among these parts.
+                    is_done = false;
                 }
                 let index = Arc::clone(&self.index);
                 index.for_each_unreferenced(part, &mut |fingerprint, cell| {
-                    is_clean = false;
-                    // The rest of a part that is too large waits for the next visit.
                     if index.wants_checkpoint() {
+                        is_done = false;
                         return Ok(());
                     }
                     self.push(Change::Remove { fingerprint, container: cell.location.container() })
                 })?;
-                // The next part may show the same cell.
                 self.apply_batch()?;
             }
         }
@@ -216,13 +219,13 @@ impl IndexBuilder {
     }
 
     /// Number of cells so far.
-    pub fn cells(&mut self) -> Result<u64> {
+    pub fn cells_len(&mut self) -> Result<u64> {
         self.apply_batch()?;
         Ok(self.index.len())
     }
 
     /// Number of cells without a container so far.
-    pub fn lost(&mut self) -> Result<u64> {
+    pub fn lost_len(&mut self) -> Result<u64> {
         self.apply_batch()?;
         Ok(self.index.lost())
     }
@@ -233,14 +236,18 @@ impl IndexBuilder {
     /// # Errors
     /// A file cannot be written; somebody still has the index [`so_far`](Self::so_far).
     pub fn finish(mut self, position: u64, notes: &[u8]) -> Result<Index> {
+        let in_use = || StoreError::Usage("an index is still looked at while it is finished".to_owned());
+        if Arc::strong_count(&self.index) > 1 {
+            return Err(in_use());
+        }
         self.apply_batch()?;
         self.note(notes)?;
         self.write_checkpoint(position, Extent::Whole)?;
-        Arc::into_inner(self.index)
-            .ok_or_else(|| StoreError::Usage("an index is still looked at while it is finished".to_owned()))
+        Arc::into_inner(self.index).ok_or_else(in_use)
     }
 
-    /// Guides are tended before: with filters alone, each cell that is set would ask every tanker so far.
+    /// Makes guides that are due, writes a checkpoint, and loads the filters of new guides: with filters alone, each cell that is set would
+    /// ask every tanker so far.
     fn write_checkpoint(&self, position: u64, extent: Extent) -> Result<()> {
         if self.has_guides
             && let Err(error) = self.index.tend_guides(&mut || true)

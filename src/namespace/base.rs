@@ -9,7 +9,7 @@
 //!
 //! redb asserts on invalid pages. This module catches such panics and turns them into errors.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, RangeInclusive};
 use std::sync::Arc;
 
 use dedupfs_base::panics::catch;
@@ -187,6 +187,27 @@ impl Snapshot {
             visit(Inode::decode(key.value(), value.value()))?;
         }
         Ok(())
+    }
+
+    /// Divides all numbers of inodes into ranges of at most so many inodes.
+    ///
+    /// Cost: reads all inodes, unless one range has them.
+    pub(super) fn inode_ranges(&self, at_once: u64) -> Result<Vec<RangeInclusive<Ino>>> {
+        let mut ranges = vec![0..=Ino::MAX];
+        if self.tables.inodes.len().map_err(|error| self.explain(error))? > at_once {
+            let rows = self.tables.inodes.range_owned(0..).map_err(|error| self.explain(error))?;
+            for (number, row) in (0_u64..).zip(rows) {
+                let first = row.map_err(|error| self.explain(error))?.0.value();
+                if number > 0
+                    && number.is_multiple_of(at_once)
+                    && let Some(last) = ranges.last_mut()
+                {
+                    *last = *last.start()..=first - 1;
+                    ranges.push(first..=Ino::MAX);
+                }
+            }
+        }
+        Ok(ranges)
     }
 
     pub(super) fn for_each_entry(&self, visit: &mut NameVisitor<'_>) -> Result<()> {

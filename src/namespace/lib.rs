@@ -82,6 +82,7 @@ use self::base::Store;
 use self::overlay::Generations;
 
 pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
+pub use self::check::{NamesChecked, Scratch};
 pub use self::commit::{CommitInput, Committed};
 pub use self::committed::{CommittedView, NamedInode, Xattr};
 pub use self::directory::DirItem;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use dedupfs::check::{CheckOptions, RebuildReport};
+use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::{EngineError, Result};
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, Progress, format_on};
 use dedupfs_index::{Index, IndexOptions};
@@ -13,6 +14,7 @@ use dedupfs_service::{FileService, ROOT_INO};
 use dedupfs_store::container::Compression;
 use dedupfs_store::device::faulty::{Fault, FaultPlan, FaultyDevice, Operation};
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
+use dedupfs_store::recipe::Root;
 use dedupfs_store::superblock::PoolProperties;
 
 use crate::tests::common::{content, read, write};
@@ -297,6 +299,28 @@ fn regression_nodes_that_are_sound_in_an_earlier_container_are_counted_once() {
     let last = Expected::of(&disk);
     assert_eq!((last.was_sound, last.report.missing), (false, 0));
     breaks_off_everywhere(&disk, &rebuilding(), 2);
+}
+
+/// A bad inode names a list as a segment, and comes before the file whose list it is. Its nodes got no references, and their chunks were freed.
+#[test]
+fn regression_a_list_that_is_named_as_a_segment_puts_counts_in_doubt() {
+    let disk = pool();
+    let pool = open(&disk, &PoolOptions::default()).expect("opens");
+    let ino = |name: &[u8]| pool.service().lookup(ROOT_INO, name).expect("is there").ino;
+    let (bad, good) = (ino(b"large"), ino(b"again"));
+    assert!(bad < good);
+    let root = pool.core().namespace.inode(good).expect("reads").expect("is there").root;
+    let Root::Node { level: 1.., child } = root else { panic!("{root:?}") };
+    pool.core().namespace.force(bad, |inode| inode.root = Root::Node { level: 0, child });
+    pool.close().expect("closes");
+    drop(pool);
+    let pool = open(&disk, &rebuilding()).expect("rebuilds");
+    assert_eq!(pool.rebuilt().expect("was rebuilt").missing, 1);
+    let large = content(1, 4_000_000);
+    let again = [&large[..1_700_000], &content(2, 500_000)[..], &large[1_700_000..]].concat();
+    let outcome = pool.reclaim(&ReclaimOptions::below(100), &NoProgress);
+    assert!(matches!(outcome, Err(EngineError::CountsInDoubt)), "{outcome:?}");
+    assert!(read(&pool, "again") == Some(again));
 }
 
 #[test]

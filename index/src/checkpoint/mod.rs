@@ -198,8 +198,9 @@ impl Index {
     }
 
     fn write_locked(&self, state: &mut Checkpointer, frozen: Frozen) -> Result<()> {
-        // While an index is built, the number of its checkpoint takes the place of the row.
-        let overtaken = state.extent == Extent::Whole && frozen.row < self.position();
+        // While an index is built, the number of its checkpoint takes the place of the row. It may be built on behind its completion.
+        let is_in_use = (state.extent, frozen.extent) == (Extent::Whole, Extent::Whole);
+        let overtaken = is_in_use && frozen.row < self.position();
         if overtaken || !Arc::ptr_eq(&frozen.set, &self.sealed_set()) {
             let row = frozen.row;
             return Err(StoreError::Usage(format!("another checkpoint was written since row {row} was frozen")));

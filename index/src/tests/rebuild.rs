@@ -154,13 +154,13 @@ fn cells_without_references_are_removed_and_all_others_stay() {
     for number in (0..1000).filter(|number| is_kept(*number)) {
         builder.count(fingerprint(number), 3, ContainerId(number % 4)).unwrap();
     }
-    builder.place(fingerprint(9), location(50)).unwrap();
-    builder.place(fingerprint(18), Location::Lost).unwrap();
+    builder.relocate(fingerprint(9), location(50)).unwrap();
+    builder.relocate(fingerprint(18), Location::Lost).unwrap();
     // Neither counted nor stored: it goes like any other.
-    builder.place(fingerprint(10), Location::Lost).unwrap();
+    builder.relocate(fingerprint(10), Location::Lost).unwrap();
     builder.remove_unreferenced(b"removed").unwrap();
     assert_eq!(
-        (builder.cells().unwrap(), builder.lost().unwrap()),
+        (builder.cells_len().unwrap(), builder.lost_len().unwrap()),
         ((0..1000).filter(|n| is_kept(*n)).count() as u64, 1)
     );
     let looked_at = builder.so_far();
@@ -194,7 +194,7 @@ fn a_builder_is_asked_for_cells_between_changes() {
     }
     let fingerprints: Vec<_> = (0..310).map(fingerprint).collect();
     let hints: Vec<_> = (0..200).map(|number| ContainerId(number % 12)).collect();
-    let cells = builder.cells_of(&fingerprints, &hints).unwrap();
+    let cells = builder.cells_near(&fingerprints, &hints).unwrap();
     for (number, found) in (0..).zip(cells) {
         let expected = cell(number / 30 + 1, if number < 150 { 2 } else { 0 });
         assert_eq!(found, (number < 300).then_some(expected), "{number}");
@@ -203,4 +203,27 @@ fn a_builder_is_asked_for_cells_between_changes() {
     let error = builder.finish(5, b"all").unwrap_err();
     assert!(error.to_string().contains("still looked at"), "{error}");
     drop(still_held);
+}
+
+/// A rebuild that is broken off between the completion of both indexes goes on: its checkpoints have lower numbers than the row.
+#[test]
+fn regression_a_complete_index_is_built_on() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new());
+    let mut builder = IndexBuilder::new(&device, DIRECTORY, &POOL, TINY).unwrap();
+    step(&mut builder, 0).unwrap();
+    builder.checkpoint(&notes(1)).unwrap();
+    step(&mut builder, 1).unwrap();
+    drop(builder.finish(5000, &notes(2)).unwrap());
+    let resume = || IndexBuilder::resume(&device, DIRECTORY, &POOL, TINY).unwrap().unwrap();
+    let left = resume();
+    assert_eq!((left.finished, left.notes), (Some(5000), notes(2)));
+    let mut builder = left.builder;
+    step(&mut builder, 2).unwrap();
+    builder.checkpoint(&notes(3)).unwrap();
+    drop(builder);
+    let left = resume();
+    assert_eq!((left.finished, left.notes), (None, notes(3)));
+    let index = left.builder.finish(5000, &notes(3)).unwrap();
+    index.self_check().unwrap();
+    assert_eq!((index.position(), index.len(), index.lost()), (5000, 3 * 25 + 3, 3));
 }

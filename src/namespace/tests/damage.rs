@@ -154,3 +154,38 @@ fn the_check_finds_what_is_wrong() {
         assert!(!namespace.findings().is_empty());
     }
 }
+
+/// What names say waits in a temporary file: if that gives other bytes, names are read again for the ranges that are left.
+#[test]
+fn names_whose_temporary_file_is_cut_are_read_again() {
+    let namespace = fresh();
+    let inodes: Vec<_> =
+        (0..40).map(|n| namespace.make(ROOT, format!("{n}").as_bytes(), &file(n)).unwrap().ino).collect();
+    force_links(&namespace, inodes[30], 5);
+    namespace.freeze();
+    namespace.commit(CommitInput::default()).unwrap();
+    let expected = namespace.findings();
+    assert_eq!(expected.len(), 1);
+    let (scratch, looks) = (tempfile::tempdir().unwrap(), std::cell::Cell::new(0));
+    let cut = || {
+        looks.set(looks.get() + 1);
+        // The first range is in memory then.
+        if looks.get() == 2 {
+            let links = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap().path());
+            let inside =
+                |link: &std::path::PathBuf| std::fs::read_link(link).is_ok_and(|to| to.starts_with(scratch.path()));
+            let files: Vec<_> = links.filter(inside).collect();
+            assert_eq!(files.len(), 1);
+            std::fs::File::options().write(true).open(&files[0]).unwrap().set_len(10).unwrap();
+        }
+        false
+    };
+    let place = Scratch { directory: scratch.path(), admits: &|_| Ok(()) };
+    let checked = namespace.check(300, Some(place), &cut).unwrap();
+    assert_eq!(checked.findings, expected);
+    assert!(checked.failure.is_some_and(|why| why.contains("the file ends before it")));
+    // Once for the file, and once for each range but the first.
+    let without = namespace.check(300, None, &|| false).unwrap();
+    assert_eq!(checked.readings, without.readings);
+    assert!(without.readings > 5);
+}

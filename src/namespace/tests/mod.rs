@@ -125,13 +125,32 @@ impl Namespace {
         rows
     }
 
-    /// The findings of a check of the last commit, which is the same with many ranges and with one.
+    /// The findings of a check of the last commit, which is the same with many ranges and with one, with and without files.
     fn findings(&self) -> Vec<String> {
-        let [mut few, mut many] = [u64::MAX, 200].map(|memory_bytes| self.check(memory_bytes, &|| false).unwrap());
-        few.sort();
-        many.sort();
-        assert_eq!(few, many);
-        few
+        let scratch = tempfile::tempdir().unwrap();
+        let (admits, refuses) = (|_| Ok(()), |_| Err("no".to_owned()));
+        let place = Scratch { directory: scratch.path(), admits: &admits };
+        let nowhere = scratch.path().join("nowhere");
+        let [one, many, kept, refused, missing] = [
+            (u64::MAX, Some(place)),
+            (200, None),
+            (200, Some(place)),
+            (200, Some(Scratch { admits: &refuses, ..place })),
+            (200, Some(Scratch { directory: &nowhere, ..place })),
+        ]
+        .map(|(memory_bytes, place)| {
+            let mut checked = self.check(memory_bytes, place, &|| false).unwrap();
+            checked.findings.sort();
+            checked
+        });
+        assert_eq!((one.readings, kept.readings, &kept.failure), (1, 1, &None));
+        let has_ranges = many.readings > 1;
+        assert_eq!([refused.readings, missing.readings], [many.readings; 2]);
+        assert_eq!([refused.failure.is_some(), missing.failure.is_some()], [has_ranges; 2]);
+        for other in [many, kept, refused, missing] {
+            assert_eq!(other.findings, one.findings);
+        }
+        one.findings
     }
 
     fn assert_sound(&self) {

@@ -55,9 +55,7 @@ impl Checker<'_> {
         let scratch = scratch.filter(|_| count > 1);
         let has_room =
             |bytes| scratch.is_some_and(|scratch| spools::leaves_half(scratch, bytes)) && (self.has_room)(bytes);
-        // As much as they take is to stay free.
-        let fit =
-            |bytes| scratch.is_some_and(|scratch| spools::leaves_half(scratch, 2 * bytes)) && (self.has_room)(bytes);
+        let fit = |bytes| scratch.is_some_and(|scratch| self.fits(scratch, bytes));
         let mut files = Files::of(scratch, (&has_room, &fit), (view.cells.len(), ranges.len()));
         // Each reading has a view of its own: none is held for long.
         let mut unused = Some(view);

@@ -4,9 +4,12 @@ use std::path::Path;
 
 use dedupfs_spool::Spooled;
 
-use super::CheckReport;
 use super::facts::{Need, Place};
 use super::spools::check_place;
+use super::{CheckReport, read_again};
+
+/// The reason why a place does not take files.
+pub(super) const NO_ROOM: &str = "its files may take half of the room on their disk at most";
 
 pub(super) struct Files<'f> {
     /// Their directory, if they are allowed.
@@ -50,11 +53,8 @@ impl<'f> Files<'f> {
     /// Tells why the pool was read several times.
     pub(super) fn tell(self, readings: usize, report: &mut CheckReport) {
         if self.scratch.is_some() && readings > 1 {
-            let why =
-                self.failure.unwrap_or_else(|| "its files may take half of the room on their disk at most".to_owned());
-            report.note(format!(
-                "the check read the pool {readings} times ({why}): name another place with --scratch DIR, or give it more --memory"
-            ));
+            let why = self.failure.unwrap_or_else(|| NO_ROOM.to_owned());
+            report.note(read_again("the pool", readings as u64, &why));
         }
     }
 }

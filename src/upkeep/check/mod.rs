@@ -7,8 +7,9 @@
 //! - with `read_data`: every region is read, and every chunk is hashed and compared with its fingerprint.
 //!
 //! A check changes nothing. Writers go on, reclaiming does not. Memory: inodes, by ranges of their numbers, then the cells of both indexes, by
-//! ranges of fingerprints, as many of each as fit into what it may take. Cost: all names are read once for each range of inodes; other
-//! metadata once if `scratch` has room for the facts of all ranges of fingerprints, else once for each group of them that has.
+//! ranges of fingerprints, as many of each as fit into what it may take. Cost: all names are read once if `scratch` has room for their facts,
+//! else once for each range of inodes; other metadata once if it has room for the facts of all ranges of fingerprints, else once for each
+//! group of them that has.
 
 mod cells;
 mod content;
@@ -24,7 +25,7 @@ mod rebuild;
 mod spools;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dedupfs_content::{Indexes, Stores};
@@ -34,6 +35,8 @@ pub use super::affected::{AffectedFile, AffectedFiles};
 pub use rebuild::RebuildReport;
 pub(crate) use rebuild::{BuildPlace, Rebuilder};
 
+use self::files::NO_ROOM;
+use self::spools::{check_place, leaves_half};
 use crate::durability::commit::CountedView;
 use crate::durability::export::ExportCheck;
 use crate::progress::Progress;
@@ -42,7 +45,7 @@ use dedupfs_base::Result;
 use dedupfs_content::Fingerprinter;
 use dedupfs_content::NodeReader;
 use dedupfs_content::WorkerPool;
-use dedupfs_namespace::Namespace;
+use dedupfs_namespace::{Namespace, Scratch};
 use dedupfs_sync::MutexGuard;
 
 /// How thoroughly to check.
@@ -50,8 +53,9 @@ use dedupfs_sync::MutexGuard;
 pub struct CheckOptions {
     /// Read and verify all content, not only metadata.
     pub read_data: bool,
-    /// A directory for temporary files, which have no names there. They take 33 bytes for each reference and 45 for each stored chunk, and no
-    /// more than half of the room there. Without them, the metadata of a pool that does not fit into memory is read several times.
+    /// A directory for temporary files, which have no names there. They take 21 bytes for each name and directory, then 33 for each reference
+    /// and 45 for each stored chunk, and no more than half of the room there. Without them, the metadata of a pool that does not fit into
+    /// memory is read several times.
     #[serde(default)]
     pub scratch: Option<PathBuf>,
 }
@@ -192,8 +196,7 @@ impl Checker<'_> {
         progress: &dyn Progress,
     ) -> Result<CheckReport> {
         let mut report = CheckReport::default();
-        let findings = self.namespace.check(self.memory_bytes, self.is_ended)?;
-        findings.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
+        self.check_names(options.scratch.as_deref(), &mut report)?;
         for (name, index) in [("chunk", &self.indexes.chunks), ("recipe", &self.indexes.nodes)] {
             if let Err(error) = index.check_files() {
                 report.needs_rebuild = true;
@@ -225,6 +228,35 @@ impl Checker<'_> {
         report.conclude();
         Ok(report)
     }
+}
+
+impl Checker<'_> {
+    fn check_names(&self, scratch: Option<&Path>, report: &mut CheckReport) -> Result<()> {
+        let admits = |bytes| {
+            let directory = scratch.unwrap_or(Path::new(""));
+            check_place(directory)?;
+            if self.fits(directory, bytes) { Ok(()) } else { Err(NO_ROOM.to_owned()) }
+        };
+        let place = scratch.map(|directory| Scratch { directory, admits: &admits });
+        let names = self.namespace.check(self.memory_bytes, place, self.is_ended)?;
+        names.findings.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
+        if let Some(why) = names.failure {
+            report.note(read_again("all names", names.readings, &why));
+        }
+        Ok(())
+    }
+
+    /// Whether files of so many bytes have room in a directory: as much as they take is to stay free.
+    fn fits(&self, directory: &Path, bytes: u64) -> bool {
+        leaves_half(directory, bytes.saturating_mul(2)) && (self.has_room)(bytes)
+    }
+}
+
+/// A note that something was read several times, and why its facts are in no temporary files.
+fn read_again(read: &str, times: u64, why: &str) -> String {
+    format!(
+        "the check read {read} {times} times ({why}): name another place with --scratch DIR, or give it more --memory"
+    )
 }
 
 #[cfg(test)]

@@ -19,11 +19,12 @@
 //! before. Memory: that of both indexes, and of references and containers that are looked at together ([`marks`], [`ahead`]).
 
 mod ahead;
+mod chunks;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 mod marks;
-mod segments;
+mod nodes;
 mod state;
 mod tables;
 
@@ -53,9 +54,9 @@ pub struct RebuildReport {
     pub nodes: u64,
     /// Chunks that files need, and that no container has or only damaged.
     pub lost_chunks: u64,
-    /// Recipe nodes that files need and no container has.
+    /// Recipe nodes that files need, and that no container has or only damaged.
     pub lost_nodes: u64,
-    /// Tables, nodes and chunks that files need and that could not be read: reading these files fails there.
+    /// Tables of containers that cannot be read, and lost chunks and nodes: reading files that need them fails there.
     pub missing: u64,
 }
 
@@ -105,8 +106,8 @@ struct Build {
 }
 
 impl Build {
-    /// Makes the progress durable. Nodes go first: their index may be ahead of the notes, but chunks must be counted once. Until all are
-    /// marked, nodes are no progress.
+    /// Makes the progress durable. The index of nodes is written first, because it may be ahead of the notes. A chunk that was counted
+    /// behind the notes would be counted twice. Until all nodes are marked, they are no progress: marking starts over.
     fn save(&mut self) -> Result<()> {
         let notes = self.state.encode();
         if self.state.phase >= Phase::Nodes {
@@ -129,8 +130,8 @@ impl Rebuilder<'_> {
     /// rebuild.
     ///
     /// # Errors
-    /// A disk does not answer, or is full; the namespace cannot be read. The old indexes then still count, and the next
-    /// rebuild resumes. If the change of sides itself failed, it is unknown which side counts.
+    /// A disk does not answer, or is full; the namespace cannot be read; a recipe container became unreadable meanwhile. The old
+    /// indexes then still count, and the next rebuild resumes or starts over. If the change of sides itself failed, it is unknown which side counts.
     pub(crate) fn run(&self) -> Result<(Index, Index, RebuildReport)> {
         let basis = Basis::new(self.namespace, self.stores, self.read_data);
         if let Some(build) = self.resume(basis)? {
@@ -173,7 +174,8 @@ impl Rebuilder<'_> {
             Err(error) => return discard(&error.to_string()),
         };
         if state.basis.read_data != basis.read_data {
-            return discard("it was started with and without --read-data");
+            let how = if state.basis.read_data { "with" } else { "without" };
+            return discard(&format!("it was started {how} --read-data"));
         }
         if state.basis != basis {
             return discard("the pool has been changed since");
@@ -211,30 +213,38 @@ impl Rebuilder<'_> {
         if build.state.phase == Phase::Inodes {
             self.mark(&mut build)?;
             build.state.enter(Phase::Nodes);
-            build.state.counted = build.nodes.lost()?;
+            build.state.nodes_passed = build.nodes.lost_len()?;
             build.save()?;
         }
         if build.state.phase == Phase::Nodes {
-            self.count_segments(&mut build)?;
+            self.count_chunks(&mut build)?;
             build.nodes.remove_unreferenced(&build.state.encode())?;
-            // Chunks would be counted too low if marking could read a table and counting could not, or if an interruption came behind the
-            // saving of a node's move to a container that was passed, and before that of the counts.
-            let (live, counted) = (build.nodes.cells()?, build.state.counted);
-            if live != counted {
-                return Err(StoreError::corrupt("recipes", format!("{live} live nodes"), counted).into());
+            // Each node must be passed once. One is missed if its table could be read by marking alone, or if a crash kept its new place
+            // but not the counts of its chunks.
+            let (live, passed) = (build.nodes.cells_len()?, build.state.nodes_passed);
+            if live != passed {
+                return Err(StoreError::corrupt("recipes", format!("{live} nodes with references"), passed).into());
             }
-            build.state.missing += build.state.unread_recipes + build.nodes.lost()? + build.chunks.lost()?;
             build.state.enter(Phase::Done);
         }
-        report.missing = build.state.missing;
-        let (row, notes) = (build.state.basis.row, build.state.encode());
-        let nodes = build.nodes.finish(row, &notes)?;
-        let chunks = build.chunks.finish(row, &notes)?;
+        let Build { state, chunks, nodes } = build;
+        let (row, notes) = (state.basis.row, state.encode());
+        let nodes = nodes.finish(row, &notes)?;
+        let chunks = chunks.finish(row, &notes)?;
         (report.lost_chunks, report.lost_nodes) = (chunks.lost(), nodes.lost());
         (report.chunks, report.nodes) = (chunks.len() - report.lost_chunks, nodes.len() - report.lost_nodes);
-        // Recorded together with the indexes: the next backup must heal the losses. Children of lost nodes are not counted. They may
-        // be all that a recovery from copies of those nodes needs.
-        self.namespace.change_side(self.side, report.missing > 0, report.lost_nodes > 0)?;
+        let unread = state.unread_data.containers() + state.unread_recipes.containers();
+        // A list that something names as a segment was not followed: its nodes count too little.
+        let is_misnamed = state.lists_left != 0;
+        report.missing = unread + report.lost_chunks + report.lost_nodes + u64::from(is_misnamed);
+        if is_misnamed {
+            tracing::error!(
+                "a file or recipe node names a node by a wrong level: counts are in doubt, and nothing is freed"
+            );
+        }
+        // Recorded together with the indexes: the next backup must heal the losses. Lost nodes put the counts in doubt: their children are
+        // not counted, and may be all that a recovery from copies of those nodes needs.
+        self.namespace.change_side(self.side, report.missing > 0, report.lost_nodes > 0 || is_misnamed)?;
         Ok((chunks, nodes, report))
     }
 

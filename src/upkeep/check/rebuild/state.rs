@@ -61,15 +61,59 @@ pub(super) struct Notes {
     /// Progress within the phase: containers or inodes up to this one are done.
     pub through: u64,
     /// From [`Phase::Nodes`] on: number of nodes with references that were passed, those included that marking gave up or did not find.
-    pub counted: u64,
-    /// Number of unreadable tables of data containers so far; when done, of everything missing.
-    pub missing: u64,
-    /// Number of unreadable tables of recipe containers.
-    pub unread_recipes: u64,
-    /// Data containers whose tables were given up; the first [`GIVEN_UP_MAX`].
-    pub given_up: Vec<ContainerId>,
-    /// Recipe containers whose tables were given up; the first [`GIVEN_UP_MAX`].
-    pub given_up_recipes: Vec<ContainerId>,
+    pub nodes_passed: u64,
+    /// Nodes that name nodes: number of those that marking read, less those that were passed, modulo 2^64.
+    pub lists_left: u64,
+    /// Data containers whose tables cannot be read.
+    pub unread_data: Unread,
+    /// Recipe containers whose tables cannot be read.
+    pub unread_recipes: Unread,
+}
+
+/// Containers whose tables were given up.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Unread {
+    containers: u64,
+    /// At most [`GIVEN_UP_MAX`] of them.
+    first: Vec<ContainerId>,
+}
+
+impl Unread {
+    /// Number of these containers.
+    pub(super) const fn containers(&self) -> u64 {
+        self.containers
+    }
+
+    /// Some of them, which are read again before a rebuild goes on.
+    pub(super) fn first(&self) -> &[ContainerId] {
+        &self.first
+    }
+
+    pub(super) fn add(&mut self, container: ContainerId) {
+        self.containers += 1;
+        if self.first.len() < GIVEN_UP_MAX {
+            self.first.push(container);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn encode(&self, writer: &mut ByteWriter) {
+        writer.u64(self.containers);
+        writer.u32(self.first.len() as u32);
+        self.first.iter().for_each(|container| writer.u64(container.0));
+    }
+
+    fn decode(reader: &mut ByteReader<'_>) -> Result<Self> {
+        let (containers, count) = (reader.u64()?, reader.u32()? as usize);
+        if count > GIVEN_UP_MAX || count as u64 > containers {
+            return Err(reader.corrupt(format!("at most {GIVEN_UP_MAX} of {containers} containers"), count).into());
+        }
+        let first = (0..count).map(|_| reader.u64().map(ContainerId)).collect::<dedupfs_store::Result<_>>()?;
+        Ok(Self { containers, first })
+    }
 }
 
 impl Notes {
@@ -79,24 +123,11 @@ impl Notes {
             basis,
             phase: Phase::Tables,
             through: 0,
-            counted: 0,
-            missing: 0,
-            unread_recipes: 0,
-            given_up: Vec::new(),
-            given_up_recipes: Vec::new(),
+            nodes_passed: 0,
+            lists_left: 0,
+            unread_data: Unread::default(),
+            unread_recipes: Unread::default(),
         }
-    }
-
-    /// Notes a data container whose table cannot be read.
-    pub(super) fn give_up(&mut self, container: ContainerId) {
-        self.missing += 1;
-        remember(&mut self.given_up, container);
-    }
-
-    /// Notes a recipe container whose table cannot be read.
-    pub(super) fn give_up_recipe(&mut self, container: ContainerId) {
-        self.unread_recipes += 1;
-        remember(&mut self.given_up_recipes, container);
     }
 
     /// Enters the next phase.
@@ -110,14 +141,12 @@ impl Notes {
         writer.u16(VERSION);
         writer.u8(self.phase as u8);
         writer.u8(u8::from(self.basis.read_data));
-        let Self { basis, through, counted, missing, unread_recipes, .. } = *self;
-        for number in [basis.row, basis.records, through, counted, missing, unread_recipes] {
+        let Self { basis, through, nodes_passed, lists_left, .. } = *self;
+        for number in [basis.row, basis.records, through, nodes_passed, lists_left] {
             writer.u64(number);
         }
-        for given_up in [&self.given_up, &self.given_up_recipes] {
-            writer.u32(given_up.len() as u32);
-            given_up.iter().for_each(|container| writer.u64(container.0));
-        }
+        self.unread_data.encode(&mut writer);
+        self.unread_recipes.encode(&mut writer);
         writer.into_vec()
     }
 
@@ -144,26 +173,11 @@ impl Notes {
             other => return Err(reader.corrupt("a flag of 0 or 1", other).into()),
         };
         let basis = Basis { row: reader.u64()?, records: reader.u64()?, read_data };
-        let (through, counted) = (reader.u64()?, reader.u64()?);
-        let (missing, unread_recipes) = (reader.u64()?, reader.u64()?);
-        let (given_up, given_up_recipes) = (containers(&mut reader)?, containers(&mut reader)?);
+        let (through, nodes_passed, lists_left) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (unread_data, unread_recipes) = (Unread::decode(&mut reader)?, Unread::decode(&mut reader)?);
         reader.finish()?;
-        Ok(Self { basis, phase, through, counted, missing, unread_recipes, given_up, given_up_recipes })
+        Ok(Self { basis, phase, through, nodes_passed, lists_left, unread_data, unread_recipes })
     }
-}
-
-fn remember(given_up: &mut Vec<ContainerId>, container: ContainerId) {
-    if given_up.len() < GIVEN_UP_MAX {
-        given_up.push(container);
-    }
-}
-
-fn containers(reader: &mut ByteReader<'_>) -> Result<Vec<ContainerId>> {
-    let count = reader.u32()? as usize;
-    if count > GIVEN_UP_MAX {
-        return Err(reader.corrupt(format!("at most {GIVEN_UP_MAX} containers"), count).into());
-    }
-    Ok((0..count).map(|_| reader.u64().map(ContainerId)).collect::<dedupfs_store::Result<_>>()?)
 }
 
 #[cfg(test)]
@@ -173,20 +187,16 @@ mod tests {
     #[test]
     fn notes_round_trip_and_nonsense_is_refused() {
         let basis = Basis { row: 7, records: 0x0123_4567_89ab_cdef, read_data: true };
-        let state = Notes {
-            phase: Phase::Nodes,
-            through: 5,
-            counted: 6,
-            missing: 2,
-            unread_recipes: 1,
-            given_up: vec![ContainerId(3), ContainerId(1 << 40)],
-            given_up_recipes: vec![ContainerId(4)],
-            ..Notes::new(basis)
-        };
+        let mut state =
+            Notes { phase: Phase::Nodes, through: 5, nodes_passed: 6, lists_left: u64::MAX, ..Notes::new(basis) };
+        [3, 1 << 40].into_iter().for_each(|container| state.unread_data.add(ContainerId(container)));
+        state.unread_recipes.add(ContainerId(4));
         let notes = state.encode();
-        assert_eq!(notes.len(), 2 + 1 + 1 + 6 * 8 + 4 + 2 * 8 + 4 + 8);
+        assert_eq!(notes.len(), 2 + 1 + 1 + 5 * 8 + 12 + 2 * 8 + 12 + 8);
         assert_eq!(Notes::decode(&notes).unwrap(), state);
-        for (place, value) in [(0, 1), (2, 0), (2, 5), (3, 2), (52, 9), (54, 0xff), (72, 2), (74, 0xff)] {
+        for (place, value) in
+            [(0, 1), (2, 0), (2, 5), (3, 2), (44, 1), (52, 9), (54, 0xff), (72, 0), (80, 2), (82, 0xff)]
+        {
             let mut damaged = notes.clone();
             damaged[place] = value;
             assert!(Notes::decode(&damaged).is_err(), "byte {place}");

@@ -10,7 +10,7 @@ use dedupfs_store::container::{Table, TableEntry};
 use dedupfs_store::{ContainerId, Fingerprint};
 
 use super::ahead::for_each_container;
-use super::state::Notes;
+use super::state::{Notes, Phase};
 use super::{Build, Rebuilder, is_loss};
 use crate::upkeep::inspect::judge;
 
@@ -34,7 +34,7 @@ impl Rebuilder<'_> {
         let read = |id| self.sound_entries(id);
         let outcome = for_each_container(&ids, build, read, |build, container, entries| {
             if entries.is_none() {
-                build.state.give_up(container);
+                build.state.unread_data.add(container);
             }
             for entry in entries.unwrap_or_default() {
                 build.chunks.set(entry.fingerprint, Location::new(container, entry.len_bytes), 0)?;
@@ -74,23 +74,10 @@ impl Rebuilder<'_> {
         for bad in &judged.bad {
             tracing::error!(chunk = %bad.fingerprint, %container, why = bad.why, "a chunk is given up");
         }
-        self.distrust(&self.stores.data, &[container])?;
+        self.distrust(&self.stores.data, [container])?;
         let bad: HashSet<Fingerprint> = judged.bad.iter().map(|bad| bad.fingerprint).collect();
         let sound = table.entries.iter().filter(|entry| !bad.contains(&entry.fingerprint));
         Ok(Some(sound.copied().collect()))
-    }
-
-    /// Records that containers have bad copies. Inodes and old recipes still name them, so readers must ask the index, even where
-    /// frames are sound. Recorded only once: each record is a commit, after which an interrupted rebuild starts over.
-    pub(super) fn distrust(&self, store: &ContainerStore, containers: &[ContainerId]) -> Result<()> {
-        let new: Vec<ContainerId> =
-            containers.iter().copied().filter(|container| !store.is_damaged(*container)).collect();
-        if new.is_empty() {
-            return Ok(());
-        }
-        self.namespace.note_damage(&new, false)?;
-        store.set_damaged(&new);
-        Ok(())
     }
 
     /// Returns the table of a container; `None` if it is damaged or gone. Only these errors are final: a disk that does
@@ -107,12 +94,14 @@ impl Rebuilder<'_> {
         }
     }
 
-    /// Returns a given-up container that is readable now. Without it the unfinished index would call existing content
+    /// Returns a container that was given up and is readable now. Without it the unfinished index would call existing content
     /// lost.
     pub(super) fn readable_again(&self, state: &Notes) -> Result<Option<ContainerId>> {
-        for (store, given_up) in [(&self.stores.data, &state.given_up), (&self.stores.recipes, &state.given_up_recipes)]
-        {
-            for &container in given_up {
+        // Until all nodes are marked, the tables of recipe containers will be read anyway.
+        let recipes = Some(&state.unread_recipes).filter(|_| state.phase >= Phase::Nodes);
+        let of_data = [(&self.stores.data, &state.unread_data)].into_iter();
+        for (store, unread) in of_data.chain(recipes.map(|unread| (&self.stores.recipes, unread))) {
+            for &container in unread.first() {
                 if self.table(store, container)?.is_some() {
                     return Ok(Some(container));
                 }

@@ -1,4 +1,4 @@
-//! Counting the chunks that live nodes name.
+//! Counting the chunks that nodes with references name.
 
 use std::collections::HashSet;
 
@@ -7,34 +7,37 @@ use dedupfs_index::{Index, Location};
 use dedupfs_store::{ContainerId, ContainerKind, Fingerprint};
 
 use super::ahead::for_each_container;
-use super::{Build, Rebuilder, is_loss};
+use super::{Build, Rebuilder};
 
-/// A live node in the container being read.
+/// A node with references in the container being read.
 struct Live {
     fingerprint: Fingerprint,
-    /// Its place, if that is not where the index has it: another container, or none.
-    moved: Option<Location>,
+    /// Its new place, if the copy in this container is bad.
+    moved_to: Option<Location>,
+    /// Whether it is sound and names nodes, so that marking should have read it.
+    is_list: bool,
     /// The chunks that it names, with their hints; marking has followed nodes.
     chunks: Vec<(Fingerprint, ContainerId)>,
 }
 
 impl Rebuilder<'_> {
-    /// Takes the live nodes of all recipe containers after the last one taken. A chunk is counted once for each time a
-    /// segment names it.
-    pub(super) fn count_segments(&self, build: &mut Build) -> Result<()> {
+    /// Takes the nodes with references of all recipe containers after the last one taken. A chunk is counted once for each time such a node
+    /// names it.
+    pub(super) fn count_chunks(&self, build: &mut Build) -> Result<()> {
         let records = self.stores.recipes.containers();
         let ids: Vec<ContainerId> =
             records.iter().map(|record| record.id).filter(|id| id.0 > build.state.through).collect();
         self.progress.start("counting references of recipe containers", ids.len() as u64);
-        // Changes that wait in the builder concern nodes that were passed.
+        // It may lack the builder's last changes: moves of nodes that were passed, which are not looked up again.
         let marked = build.nodes.so_far();
         let read = |id| self.live_nodes(id, &marked);
         let outcome = for_each_container(&ids, build, read, |build, _, nodes| {
             for node in nodes {
-                build.state.counted += 1;
+                build.state.nodes_passed += 1;
+                build.state.lists_left = build.state.lists_left.wrapping_sub(u64::from(node.is_list));
                 node.chunks.iter().try_for_each(|(chunk, hint)| build.chunks.count(*chunk, 1, *hint))?;
-                if let Some(location) = node.moved {
-                    build.nodes.place(node.fingerprint, location)?;
+                if let Some(location) = node.moved_to {
+                    build.nodes.relocate(node.fingerprint, location)?;
                 }
             }
             self.progress.advance(1);
@@ -44,9 +47,9 @@ impl Rebuilder<'_> {
         outcome
     }
 
-    /// Returns the live nodes in a container, in the order of their places.
+    /// Returns the nodes with references in a container, in the order of their places.
     fn live_nodes(&self, container: ContainerId, marked: &Index) -> Result<Vec<Live>> {
-        // Given up by marking, too; or its nodes are missed in the end.
+        // Marking gave this container up, too. If not, the numbers of nodes differ in the end, and the rebuild starts over.
         let Some(table) = self.table(&self.stores.recipes, container)? else { return Ok(Vec::new()) };
         let fingerprints: Vec<Fingerprint> = table.entries.iter().map(|entry| entry.fingerprint).collect();
         let cells = marked.cells_near(&fingerprints, &|_| container)?;
@@ -57,23 +60,16 @@ impl Rebuilder<'_> {
             if cell.location.container() != container || !seen.insert(fingerprint) {
                 continue;
             }
-            let mut live = Live { fingerprint, moved: None, chunks: Vec::new() };
-            match self.sound_node(&fingerprint, None, cell.location) {
-                Ok((node, found)) => {
-                    live.moved = (found != cell.location).then_some(found);
-                    let chunks = node.references().into_iter().filter(|named| named.kind() == ContainerKind::Data);
-                    live.chunks = chunks.map(|chunk| (chunk.fingerprint(), chunk.child().hint)).collect();
-                }
-                Err(error) if is_loss(&error) => {
-                    tracing::error!(%error, "a recipe node cannot be read");
-                    live.moved = Some(Location::Lost);
-                }
-                Err(error) => return Err(error),
-            }
-            if live.moved.is_some() {
-                self.distrust(&self.stores.recipes, &[container])?;
-            }
-            nodes.push(live);
+            let found = self.sound_node(&fingerprint, None, cell.location)?;
+            let chunks = found.node.iter().flat_map(|node| node.references());
+            let chunks = chunks.filter(|named| named.kind() == ContainerKind::Data);
+            nodes.push(Live {
+                fingerprint,
+                moved_to: (found.location != cell.location).then_some(found.location),
+                is_list: found.node.as_ref().is_some_and(|node| node.level() > 0),
+                chunks: chunks.map(|chunk| (chunk.fingerprint(), chunk.child().hint)).collect(),
+            });
+            self.distrust(&self.stores.recipes, found.bad)?;
         }
         Ok(nodes)
     }

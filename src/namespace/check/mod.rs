@@ -1,21 +1,25 @@
 //! The check of the structure of one commit: inodes, names, the order of directories, link counts, orphans, attributes and totals agree.
 //!
-//! The facts about all inodes take more memory than there is, so inodes are checked by ranges of their numbers: all names are read once for
-//! each range. Memory besides: 24 bytes for each directory, and the numbers of orphans.
+//! The facts about all inodes take more memory than there is, so inodes are checked by ranges of their numbers. What names say of them waits
+//! in a temporary file until their range comes; without one, all names are read once for each range. Memory besides: 24 bytes for each
+//! directory, and the numbers of orphans.
 
-use std::collections::{BTreeMap, HashSet};
+mod names;
+
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino, ROOT_INO};
 
+pub use self::names::Scratch;
+use self::names::{NameFact, Names};
+use super::Namespace;
 use super::base::{Snapshot, guarded};
 use super::inode::{Entry, Inode};
-use super::names::check_name;
 use super::totals::Totals;
 use super::versions::{VERSION_RECORD, is_frozen};
-use super::{COOKIE_FIRST, Namespace};
 
 /// Largest number of findings in a report; nobody reads more.
 const FINDINGS_MAX: usize = 1000;
@@ -48,8 +52,6 @@ impl Seen {
 struct InodeRange {
     numbers: RangeInclusive<Ino>,
     seen: Vec<Seen>,
-    /// Entries in directories of the range that do not exist; of very many, some.
-    without_directory: BTreeMap<Ino, u64>,
 }
 
 impl InodeRange {
@@ -57,6 +59,51 @@ impl InodeRange {
         let at = self.seen.binary_search_by_key(&ino, |seen| seen.ino).ok()?;
         self.seen.get_mut(at)
     }
+
+    /// Notes what names say of an inode of the range.
+    fn note(&mut self, fact: NameFact, findings: &mut Findings) {
+        match fact {
+            NameFact::Named { ino, directory, kind } => match self.find(ino) {
+                Some(seen) => {
+                    seen.names += 1;
+                    seen.named_in = directory;
+                    if seen.kind != kind {
+                        findings
+                            .add(|| format!("an entry of directory {directory} has another kind than its inode {ino}"));
+                    }
+                }
+                None => findings
+                    .add(|| format!("an entry of directory {directory} names inode {ino}, which does not exist")),
+            },
+            NameFact::Lists { directory, entries, subdirectories } => match self.find(directory) {
+                Some(seen) => {
+                    seen.entries += entries;
+                    seen.subdirectories += subdirectories;
+                }
+                None => {
+                    findings.add(|| format!("{entries} entries lie in directory {directory}, which does not exist"))
+                }
+            },
+        }
+    }
+
+    /// Forgets what names said.
+    fn forget_names(&mut self) {
+        for seen in &mut self.seen {
+            (seen.names, seen.subdirectories, seen.entries, seen.named_in) = Default::default();
+        }
+    }
+}
+
+/// The result of a check of the names.
+#[derive(Debug)]
+pub struct NamesChecked {
+    /// The defects in words.
+    pub findings: Vec<String>,
+    /// Times that all names were read.
+    pub readings: u64,
+    /// The reason why they were read several times, though a place for files was given.
+    pub failure: Option<String>,
 }
 
 /// A directory, where it says that it lies, and whether it is an orphan.
@@ -73,36 +120,39 @@ struct Check<'a> {
 }
 
 impl Namespace {
-    /// Checks the last commit. Returns the findings in words. `memory_bytes` bounds the facts about the inodes of a range.
+    /// Checks the last commit. `memory_bytes` bounds the facts about the inodes of a range. With a place for files all names are read once,
+    /// and 21 bytes are kept there for each name and for each directory with names.
     ///
     /// # Errors
     /// The namespace cannot be read; `Ended` soon after `is_ended` says so.
-    pub fn check(&self, memory_bytes: u64, is_ended: &dyn Fn() -> bool) -> Result<Vec<String>> {
+    pub fn check(
+        &self,
+        memory_bytes: u64,
+        scratch: Option<Scratch<'_>>,
+        is_ended: &dyn Fn() -> bool,
+    ) -> Result<NamesChecked> {
         let base = self.snapshot()?;
         let base = if base.session.is_failed() { self.recover()? } else { base };
-        let at_once = usize::try_from(memory_bytes / size_of::<Seen>() as u64).unwrap_or(usize::MAX).max(1);
         let (orphans, directories, totals, findings) = Default::default();
-        Check { namespace: self, base, is_ended, orphans, directories, totals, findings }.run(at_once)
+        Check { namespace: self, base, is_ended, orphans, directories, totals, findings }.run(memory_bytes, scratch)
     }
 }
 
 impl Check<'_> {
-    fn run(mut self, at_once: usize) -> Result<Vec<String>> {
+    fn run(mut self, memory_bytes: u64, scratch: Option<Scratch<'_>>) -> Result<NamesChecked> {
         self.orphans = self.read(Snapshot::orphans)?.into_iter().collect();
-        let mut next = Some(0);
-        while let Some(first) = next {
-            let mut inodes = self.load(first, at_once)?;
-            next = inodes.numbers.end().checked_add(1);
-            self.check_names(&mut inodes)?;
+        let at_once = (memory_bytes / size_of::<Seen>() as u64).max(1);
+        let ranges = self.read(|base| base.inode_ranges(at_once))?;
+        let (entries, ordered) = self.read(Snapshot::entry_counts)?;
+        let mut names = Names::new(&mut self, (&ranges, entries), scratch, memory_bytes)?;
+        for (number, range) in ranges.iter().enumerate() {
+            let mut inodes = self.load(range)?;
+            names.note(number, &mut inodes, &mut self)?;
             for seen in &inodes.seen {
                 self.check_ended()?;
                 check_inode(seen, self.orphans.contains(&seen.ino), &mut self.findings);
                 self.check_xattrs(seen);
                 self.check_order(seen)?;
-            }
-            for (directory, entries) in inodes.without_directory {
-                let told = || format!("{entries} entries lie in directory {directory}, which does not exist");
-                self.findings.add(told);
             }
             for ino in self.orphans.iter().filter(|ino| inodes.numbers.contains(ino)) {
                 if inodes.seen.binary_search_by_key(ino, |seen| seen.ino).is_err() {
@@ -114,13 +164,12 @@ impl Check<'_> {
         if self.totals != recorded {
             self.findings.add(|| format!("the totals are {:?}, recorded are {recorded:?}", self.totals));
         }
-        let (entries, ordered) = self.read(Snapshot::entry_counts)?;
         if entries != ordered {
             let told = || format!("{entries} names are stored, but {ordered} places in the order of directories");
             self.findings.add(told);
         }
         check_reachable(&self.directories, &mut self.findings);
-        Ok(self.findings.list)
+        Ok(NamesChecked { findings: self.findings.list, readings: names.readings, failure: names.failure })
     }
 
     /// Reads from the commit. If its device fails, it is opened again and read once more.
@@ -135,13 +184,13 @@ impl Check<'_> {
         Ok(value)
     }
 
-    /// Reads so many inodes from a number on.
-    fn load(&mut self, first: Ino, at_once: usize) -> Result<InodeRange> {
+    /// Reads the inodes of a range.
+    fn load(&mut self, range: &RangeInclusive<Ino>) -> Result<InodeRange> {
         let (totals, directories, findings) = (&mut self.totals, &mut self.directories, &mut self.findings);
-        let (mut seen, mut last) = (Vec::new(), Ino::MAX);
+        let mut seen = Vec::new();
         let base = &self.base;
         guarded(&base.session, || {
-            for row in base.tables.inodes.range_owned(first..).map_err(|error| base.explain(error))? {
+            for row in base.tables.inodes.range_owned(range.clone()).map_err(|error| base.explain(error))? {
                 let (key, value) = row.map_err(|error| base.explain(error))?;
                 match Inode::decode(key.value(), value.value()) {
                     Ok(inode) => {
@@ -153,59 +202,10 @@ impl Check<'_> {
                     }
                     Err(error) => findings.add(|| error.to_string()),
                 }
-                if seen.len() == at_once {
-                    last = key.value();
-                    break;
-                }
             }
             Ok(())
         })?;
-        Ok(InodeRange { numbers: first..=last, seen, without_directory: BTreeMap::new() })
-    }
-
-    /// Reads all names, and notes what they say of the inodes of a range.
-    fn check_names(&mut self, inodes: &mut InodeRange) -> Result<()> {
-        let (findings, is_ended, next_cookie) = (&mut self.findings, self.is_ended, self.base.header.next_cookie);
-        let mut count = 0_u64;
-        let mut visit = |directory: Ino, name: &[u8], entry: Entry| {
-            count += 1;
-            if count.is_multiple_of(1 << 16) && is_ended() {
-                return Err(EngineError::Ended("the check"));
-            }
-            let shown = name.escape_ascii();
-            if inodes.numbers.contains(&directory) {
-                if let Err(error) = check_name(name) {
-                    findings.add(|| format!("entry {shown} of directory {directory}: {error}"));
-                }
-                if !(COOKIE_FIRST..next_cookie).contains(&entry.cookie) {
-                    findings.add(|| format!("entry {shown} of directory {directory} has cookie {}", entry.cookie));
-                }
-                if let Some(seen) = inodes.find(directory) {
-                    seen.entries += 1;
-                    seen.subdirectories += u32::from(entry.kind == FileKind::Directory);
-                } else if inodes.without_directory.len() < FINDINGS_MAX
-                    || inodes.without_directory.contains_key(&directory)
-                {
-                    *inodes.without_directory.entry(directory).or_default() += 1;
-                }
-            }
-            if inodes.numbers.contains(&entry.ino) {
-                match inodes.find(entry.ino) {
-                    Some(seen) => {
-                        seen.names += 1;
-                        seen.named_in = directory;
-                        if seen.kind != entry.kind {
-                            let told =
-                                || format!("entry {shown} of directory {directory} has another kind than its inode");
-                            findings.add(told);
-                        }
-                    }
-                    None => findings.add(|| format!("entry {shown} of directory {directory}: no inode {}", entry.ino)),
-                }
-            }
-            Ok(())
-        };
-        guarded(&self.base.session, || self.base.for_each_entry(&mut visit))
+        Ok(InodeRange { numbers: range.clone(), seen })
     }
 
     fn check_xattrs(&mut self, seen: &Seen) {
