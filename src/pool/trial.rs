@@ -249,7 +249,11 @@ fn check_room(core: &Core, scratch: &dyn Device) -> Result<()> {
         let place = scratch.describe();
         return Err(StoreError::NoSpace {
             operation: "make a trial recovery, which may take",
-            path: format!("{needed_bytes} bytes of scratch space: {place} has {there_bytes}. Name another place with --scratch DIR"),
+            path: format!(
+                "{} MiB of scratch space: {place} has {} MiB. Name another place with --scratch DIR",
+                needed_bytes.div_ceil(1 << 20),
+                there_bytes >> 20
+            ),
         }
         .into());
     }

@@ -97,7 +97,7 @@ fn a_pool_in_which_nothing_happens_gets_a_checkpoint() {
         }
         committer.uncheckpointed()
     };
-    let limits = |quiet, changes| Limits { quiet, changes, between: Duration::from_secs(600) };
+    let limits = |quiet, changes_min| Limits { quiet, changes_min, between: Duration::from_secs(600) };
     let (at_once, hour) = (Duration::ZERO, Duration::from_secs(3600));
     let changes = store("file", 1);
     assert!(changes > 100);

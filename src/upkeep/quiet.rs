@@ -9,26 +9,26 @@ use dedupfs_sync::clock::Instant;
 
 use crate::engine::Core;
 
-/// Nothing happened for so long: clients asked for nothing, and nothing was counted.
+/// Time without requests of clients, and without counting, before a checkpoint is asked for.
 const QUIET: Duration = Duration::from_secs(30);
-/// A mount behind a crash counts fewer changes in a fraction of a second.
+/// Fewest changes for which one is asked: a mount behind a crash counts fewer in a fraction of a second.
 const CHANGES_MIN: u64 = 1 << 16;
 /// Most bytes that a checkpoint may write for each change: a few changes in many tankers wait for more.
 const BYTES_PER_CHANGE: u64 = 1024;
-/// Least time from one request to the next: a full disk may refuse the checkpoint.
+/// Least time from one closer look to the next: it goes through all patches, and a full disk may refuse the checkpoint.
 const BETWEEN: Duration = Duration::from_secs(600);
 
-/// The limits, for tests.
+/// The limits of a quiet checkpoint; tests set others.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) quiet: Duration,
-    pub(crate) changes: u64,
+    pub(crate) changes_min: u64,
     pub(crate) between: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { quiet: QUIET, changes: CHANGES_MIN, between: BETWEEN }
+        Self { quiet: QUIET, changes_min: CHANGES_MIN, between: BETWEEN }
     }
 }
 
@@ -37,14 +37,14 @@ impl Default for Limits {
 pub(crate) struct Quiet {
     limits: Limits,
     changes: u64,
-    /// They have been so many since then.
+    /// When `changes` became so many.
     since: Instant,
-    asked: Option<Instant>,
+    looked_closely: Option<Instant>,
 }
 
 impl Quiet {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, changes: 0, since: Instant::now(), asked: None }
+        Self { limits, changes: 0, since: Instant::now(), looked_closely: None }
     }
 
     /// Looks at the pool, and asks for a checkpoint if it is quiet and has enough changes for the bytes that one would write. Waits for
@@ -55,17 +55,17 @@ impl Quiet {
             (self.changes, self.since) = (changes, Instant::now());
         }
         let is_quiet = core.activity.idle_for().min(self.since.elapsed()) >= self.limits.quiet;
-        let is_early = self.asked.is_some_and(|asked| asked.elapsed() < self.limits.between);
-        if !is_quiet || is_early || changes < self.limits.changes.max(1) {
+        let is_early = self.looked_closely.is_some_and(|looked| looked.elapsed() < self.limits.between);
+        if !is_quiet || is_early || changes < self.limits.changes_min.max(1) {
             return;
         }
+        self.looked_closely = Some(Instant::now());
         let bytes = core.indexes.chunks.written_next_bytes() + core.indexes.nodes.written_next_bytes();
         // A pass, so that a pool that is being closed or is read-only is left alone.
         let Ok(_pass) = core.gate.enter() else { return };
         let has_room = core.check_failure().is_ok() && core.space.has_room(bytes).unwrap_or(false);
         if has_room && bytes <= changes.saturating_mul(BYTES_PER_CHANGE) {
             tracing::debug!(changes, bytes, "a checkpoint of the indexes, as nothing else happens");
-            self.asked = Some(Instant::now());
             core.committer.ask_for_checkpoint();
         }
     }

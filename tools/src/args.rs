@@ -414,8 +414,8 @@ pub(crate) struct FsckArgs {
     /// lost meta root could be recovered completely. Also for a mounted pool
     #[arg(long, conflicts_with_all = ["repair", "rebuild_index", "read_data"])]
     pub(crate) trial_recovery: bool,
-    /// Place for temporary files: those of a check whose pool does not fit into --memory, half of its room at most, or the trial's meta root,
-    /// which takes as much room as the pool's own [default: POOL]
+    /// Place for temporary files, an existing directory: those of a check whose pool does not fit into --memory, half of its room at most; or
+    /// the trial's meta root, half as large again as the pool's own, and 64 MiB [default: POOL]
     #[arg(long, value_name = "DIR")]
     pub(crate) scratch: Option<PathBuf>,
     /// Memory limit for all caches and buffers together, such as 512M or 2G. The check of a mounted pool uses the mount's

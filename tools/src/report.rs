@@ -217,8 +217,8 @@ fn memory(lines: &mut Lines, stats: &PoolStats) {
     lines.line("limit (--memory)", show(memory.limit_bytes));
     lines.line("resident", show(memory.process_resident_bytes));
     lines.line("index", show(memory.index_bytes));
-    // An open tanker is filled before any is sealed. Without a sealed one the figure would mean nothing.
-    if stats.chunk_index.sealed_tankers > 0 && stats.unique_chunk_bytes > 0 {
+    // Below a tebibyte most of it is caches, which do not grow with the pool.
+    if stats.unique_chunk_bytes >= 1 << 40 {
         let per_tib = memory.index_bytes as f64 / stats.unique_chunk_bytes as f64 * MIB_PER_TIB;
         lines.line("index per stored TiB", format!("{per_tib:.0} MiB"));
     }
@@ -349,7 +349,7 @@ pub(crate) fn check(report: &CheckReport, rebuilt: Option<&RebuildReport>, plan:
     };
     let _ = writeln!(
         text,
-        "checked {inodes} inodes, {nodes} recipe nodes, {chunks} chunks, {containers} containers, {content}"
+        "checked {inodes} inodes outside of versions, {nodes} nodes of recipes and versions, {chunks} chunks, {containers} containers, {content}"
     );
     let _ = match report.finding_count + missing {
         0 => writeln!(text, "clean"),

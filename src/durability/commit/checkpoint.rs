@@ -62,7 +62,7 @@ impl Committer {
         }
     }
 
-    /// Number of changes that the indexes have counted and no checkpoint holds.
+    /// Number of changes that the indexes have counted and no checkpoint holds; more while a checkpoint is asked for.
     pub(crate) fn uncheckpointed(&self) -> u64 {
         self.changes_since_checkpoint.load(Ordering::Relaxed)
     }

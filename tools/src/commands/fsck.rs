@@ -125,7 +125,12 @@ fn conclude(args: &FsckArgs, report: &RepairReport) -> Result<u8, Failure> {
     })
 }
 
+/// The place for the files of a check. It must be there: without its files a large pool is read several times.
 fn scratch_of(pool: &Path, args: &FsckArgs) -> Result<Option<PathBuf>, Failure> {
+    if let Some(missing) = args.scratch.as_ref().filter(|place| !place.is_dir()) {
+        return Err(FailureKind::Usage
+            .because(format!("--scratch {}: no such directory: make it, or name another one", missing.display())));
+    }
     trial::scratch_of(pool, args.scratch.as_deref()).map(Some)
 }
 

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     if args.stop {
         let client = silence::connect(&target.pool)?;
         let mut client = client.ok_or_else(|| {
-            access::nothing_to_stop(&target.pool, ", and a scrub reports its progress; the next one continues there")
+            access::nothing_to_stop(&target.pool, ". It reports its progress, and the next scrub continues there")
         })?;
         let status = client.scrub_status();
         client.stop_scrub()?;

@@ -54,7 +54,7 @@ pub(crate) fn trial(report: &TrialReport) -> String {
     let TrialReport { row, files, directories, compared, containers, elapsed_ms, .. } = report;
     let _ = writeln!(
         text,
-        "trial recovery of {files} files in {directories} directories, as of commit {row}: {compared} records compared, index made from \
+        "trial recovery of {files} files in {directories} directories, and of all versions, as of commit {row}: {compared} records compared, index made from \
          {containers} containers; {:.1} s",
         *elapsed_ms as f64 / 1e3
     );
