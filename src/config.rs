@@ -224,10 +224,17 @@ impl MemoryPlan {
         }
     }
 
+    /// Returns how many bytes of a part that both indexes use are for `kind`, by the numbers of fingerprints.
+    pub(crate) const fn by_number(&self, kind: ContainerKind, bytes: u64) -> u64 {
+        match kind {
+            ContainerKind::Data => bytes / INDEX_PARTS * (INDEX_PARTS - self.node_parts),
+            ContainerKind::Recipe => bytes / INDEX_PARTS * self.node_parts,
+        }
+    }
+
     /// Returns the bytes of the filters of chunks and of nodes.
-    pub(crate) const fn filter_shares(&self) -> [u64; 2] {
-        let part = self.filter_bytes / INDEX_PARTS;
-        [part * (INDEX_PARTS - self.node_parts), part * self.node_parts]
+    pub(crate) fn filter_shares(&self) -> [u64; 2] {
+        [ContainerKind::Data, ContainerKind::Recipe].map(|kind| self.by_number(kind, self.filter_bytes))
     }
 
     /// Returns the number of uncommitted namespace changes that starts a commit early.

@@ -159,9 +159,11 @@ impl IndexBuilder {
                     // It makes tankers that are not among these parts.
                     is_done = false;
                 }
-                let index = Arc::clone(&self.index);
+                let (index, mut is_full) = (Arc::clone(&self.index), false);
                 index.for_each_unreferenced(part, &mut |fingerprint, cell| {
-                    if index.wants_checkpoint() {
+                    // The rest of the part waits for the next visit.
+                    is_full = is_full || (self.batch.is_empty() && index.wants_checkpoint());
+                    if is_full {
                         is_done = false;
                         return Ok(());
                     }

@@ -7,7 +7,7 @@ use dedupfs_store::ContainerKind;
 use dedupfs_store::device::Device;
 use dedupfs_store::superblock::{PoolProperties, Superblock};
 
-use crate::config::{Fingerprints, INDEX_PARTS, MemoryPlan};
+use crate::config::{Fingerprints, MemoryPlan};
 
 /// Directory of the chunk index of a side.
 pub(crate) const fn chunk_index(side: IndexSide) -> &'static str {
@@ -62,16 +62,11 @@ fn tanker_cells(properties: &PoolProperties, kind: ContainerKind) -> u32 {
 
 /// Returns the options of the chunk or recipe index for this memory plan. Open tankers have the shares of their sizes.
 pub(crate) fn index_options(properties: &PoolProperties, memory: &MemoryPlan, kind: ContainerKind) -> IndexOptions {
-    let [of_chunks, of_nodes] = memory.filter_shares();
-    let (parts, filter_bytes, open_eighths, locality_bytes) = match kind {
-        ContainerKind::Data => (INDEX_PARTS - memory.node_parts, of_chunks, 7, memory.locality_bytes),
-        ContainerKind::Recipe => (memory.node_parts, of_nodes, 1, 0),
-    };
     IndexOptions {
-        cache_bytes: memory.bucket_cache_bytes / INDEX_PARTS * parts,
-        filter_bytes,
-        locality_bytes,
-        open_bytes: memory.open_bytes / 8 * open_eighths,
+        cache_bytes: memory.by_number(kind, memory.bucket_cache_bytes),
+        filter_bytes: memory.by_number(kind, memory.filter_bytes),
+        locality_bytes: if kind == ContainerKind::Data { memory.locality_bytes } else { 0 },
+        open_bytes: MemoryPlan::share_of(kind, memory.open_bytes),
         cells_per_tanker: tanker_cells(properties, kind),
         buckets_per_tanker: properties.tanker_buckets.div_ceil(divisor(kind)),
     }

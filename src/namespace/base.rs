@@ -192,12 +192,15 @@ impl Snapshot {
     /// Divides all numbers of inodes into ranges of at most so many inodes.
     ///
     /// Cost: reads all inodes, unless one range has them.
-    pub(super) fn inode_ranges(&self, at_once: u64) -> Result<Vec<RangeInclusive<Ino>>> {
+    pub(super) fn inode_ranges(&self, at_once: u64, is_ended: &dyn Fn() -> bool) -> Result<Vec<RangeInclusive<Ino>>> {
         let mut ranges = vec![0..=Ino::MAX];
         if self.tables.inodes.len().map_err(|error| self.explain(error))? > at_once {
             let rows = self.tables.inodes.range_owned(0..).map_err(|error| self.explain(error))?;
             for (number, row) in (0_u64..).zip(rows) {
                 let first = row.map_err(|error| self.explain(error))?.0.value();
+                if number.is_multiple_of(1 << 16) && is_ended() {
+                    return Err(EngineError::Ended("the check"));
+                }
                 if number > 0
                     && number.is_multiple_of(at_once)
                     && let Some(last) = ranges.last_mut()

@@ -58,7 +58,12 @@ impl IndexSources<'_> {
     pub(super) fn rebuild(&self, rebuild: &Rebuild<'_>) -> Result<RebuildReport> {
         let fingerprints = Fingerprints { chunks: self.stores.data.chunks(), nodes: self.stores.recipes.chunks() };
         let memory = MemoryPlan::new(self.memory.total_bytes, fingerprints);
-        let options = |kind| index_options(&self.superblock.properties, &memory, kind);
+        // A rebuild counts nodes one by one, as it does chunks.
+        let open_bytes = |kind| memory.by_number(kind, memory.open_bytes);
+        let options = |kind| IndexOptions {
+            open_bytes: open_bytes(kind),
+            ..index_options(&self.superblock.properties, &memory, kind)
+        };
         let used = self.namespace.index_side();
         // The side in use must not keep rebuild progress: after a switch and back, a later rebuild would take it for its own.
         for directory in both(used) {

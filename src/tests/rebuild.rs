@@ -301,17 +301,22 @@ fn regression_nodes_that_are_sound_in_an_earlier_container_are_counted_once() {
     breaks_off_everywhere(&disk, &rebuilding(), 2);
 }
 
-/// A bad inode names a list as a segment, and comes before the file whose list it is. Its nodes got no references, and their chunks were freed.
+/// A bad inode names a list by another level, and comes before the file whose list it is. Its nodes got no references, and their chunks were
+/// freed; or it was given up, and the file with it.
 #[test]
-fn regression_a_list_that_is_named_as_a_segment_puts_counts_in_doubt() {
+fn regression_a_list_that_is_named_by_a_wrong_level_puts_counts_in_doubt() {
+    (0..=3).filter(|level| *level != 1).for_each(list_named_by_level);
+}
+
+fn list_named_by_level(level: u8) {
     let disk = pool();
     let pool = open(&disk, &PoolOptions::default()).expect("opens");
     let ino = |name: &[u8]| pool.service().lookup(ROOT_INO, name).expect("is there").ino;
     let (bad, good) = (ino(b"large"), ino(b"again"));
     assert!(bad < good);
     let root = pool.core().namespace.inode(good).expect("reads").expect("is there").root;
-    let Root::Node { level: 1.., child } = root else { panic!("{root:?}") };
-    pool.core().namespace.force(bad, |inode| inode.root = Root::Node { level: 0, child });
+    let Root::Node { level: 1, child } = root else { panic!("{root:?}") };
+    pool.core().namespace.force(bad, |inode| inode.root = Root::Node { level, child });
     pool.close().expect("closes");
     drop(pool);
     let pool = open(&disk, &rebuilding()).expect("rebuilds");

@@ -142,7 +142,8 @@ impl Check<'_> {
     fn run(mut self, memory_bytes: u64, scratch: Option<Scratch<'_>>) -> Result<NamesChecked> {
         self.orphans = self.read(Snapshot::orphans)?.into_iter().collect();
         let at_once = (memory_bytes / size_of::<Seen>() as u64).max(1);
-        let ranges = self.read(|base| base.inode_ranges(at_once))?;
+        let is_ended = self.is_ended;
+        let ranges = self.read(|base| base.inode_ranges(at_once, is_ended))?;
         let (entries, ordered) = self.read(Snapshot::entry_counts)?;
         let mut names = Names::new(&mut self, (&ranges, entries), scratch, memory_bytes)?;
         for (number, range) in ranges.iter().enumerate() {

@@ -15,6 +15,8 @@ use crate::names::check_name;
 
 /// Marks a record of [`NameFact::Lists`]; other records begin with a kind of files.
 const LISTS: u8 = 0xff;
+/// Bytes between two looks at the room on disk.
+const LOOK_BYTES: u64 = if cfg!(test) { 64 } else { 64 << 20 };
 /// Memory for the buffers of a spool at most. They are gone before inodes come into memory.
 const BUFFERS_BYTES_MAX: u64 = 64 << 20;
 
@@ -23,7 +25,7 @@ const BUFFERS_BYTES_MAX: u64 = 64 << 20;
 pub struct Scratch<'a> {
     /// The directory.
     pub directory: &'a Path,
-    /// Says why files of so many bytes may not lie there.
+    /// Says why files of so many bytes more may not lie there. It is asked again while they grow.
     pub admits: &'a dyn Fn(u64) -> std::result::Result<(), String>,
 }
 
@@ -111,19 +113,24 @@ impl<'a> Names<'a> {
             }
         };
         let told = check.findings.list.len();
-        let mut kept = Ok(());
+        let (mut kept, mut look_at_bytes) = (Ok(()), LOOK_BYTES);
         let outcome = check.read_names(true, &mut |fact| {
             let range = ranges.partition_point(|range| *range.end() < fact.ino());
-            kept = spool.push(range, &fact);
+            kept = spool.push(range, &fact).map_err(|error| error.to_string());
+            let written_bytes = spool.written_bytes();
+            if kept.is_ok() && written_bytes >= look_at_bytes {
+                look_at_bytes += LOOK_BYTES;
+                kept = (scratch.admits)(bytes.saturating_sub(written_bytes));
+            }
             if kept.is_ok() { Ok(()) } else { Err(EngineError::Ended("keeping facts on disk")) }
         });
-        match kept.and_then(|()| spool.finish()) {
+        match kept.and_then(|()| spool.finish().map_err(|error| error.to_string())) {
             Ok(()) => {
                 outcome?;
                 (names.spool, names.readings) = (Some(spool), 1);
             }
-            Err(error) => {
-                names.failure = Some(error.to_string());
+            Err(why) => {
+                names.failure = Some(why);
                 check.findings.list.truncate(told);
             }
         }

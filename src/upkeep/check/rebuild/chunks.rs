@@ -60,7 +60,7 @@ impl Rebuilder<'_> {
             if cell.location.container() != container || !seen.insert(fingerprint) {
                 continue;
             }
-            let found = self.sound_node(&fingerprint, None, cell.location)?;
+            let found = self.sound_node(&fingerprint, cell.location)?;
             let chunks = found.node.iter().flat_map(|node| node.references());
             let chunks = chunks.filter(|named| named.kind() == ContainerKind::Data);
             nodes.push(Live {

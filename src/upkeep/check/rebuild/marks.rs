@@ -4,8 +4,8 @@
 //! here, lists and frozen trees, each when the first reference to it comes: of recipes one node in some hundred. References to them gather
 //! level by level, so that the index is asked for many at a time.
 //!
-//! Memory: 40 MiB. At most [`REFERENCES_AT_ONCE`] references wait at each of 24 levels (8 of recipes, 16 of trees), 48 bytes each. The nodes to be
-//! read take as much as 16 such batches, because batches shrink with the depth of the trees.
+//! Memory: 60 MiB at most. Some [`REFERENCES_AT_ONCE`] references wait at each of 24 levels (8 of recipes, 16 of trees), 48 bytes each. The nodes to be
+//! read take about as much as 16 such batches, because batches shrink with the depth of the trees.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -57,7 +57,7 @@ impl Rebuilder<'_> {
     pub(super) fn mark(&self, build: &mut Build) -> Result<()> {
         self.set_nodes(build)?;
         self.progress.start("marking from the files", 0);
-        build.state.lists_left = 0;
+        (build.state.lists_left, build.state.misnamed) = (0, 0);
         let mut marking = Marking::default();
         let outcome = self.namespace.for_each_inode(&mut |inode| {
             self.progress.advance(1);
@@ -111,19 +111,21 @@ impl Rebuilder<'_> {
             if let Some((level, batch)) = marking.take_batch(false) {
                 marking.unread.push((level, count_and_return_first(&batch, build)?));
             } else if let Some((level, fingerprint, location)) = marking.take_unread() {
-                let found = self.sound_node(&fingerprint, Some(level), location)?;
+                let found = self.sound_node(&fingerprint, location)?;
                 if found.location != location {
                     build.nodes.relocate(fingerprint, found.location)?;
                 }
                 marking.bad.extend(found.bad);
                 let Some(node) = found.node else { continue };
-                build.state.lists_left += 1;
+                build.state.lists_left += u64::from(node.level() > 0);
+                // Something names it by a wrong level. Others may be right, so it is followed as what it is.
+                build.state.misnamed += u64::from(node.level() != level);
                 for reference in node.references() {
                     if let Reference::Node { level, child } = reference {
                         refer(level, child, build, marking)?;
                     }
                 }
-            } else if let Some((level, batch)) = marking.take_batch(is_end).filter(|_| is_end) {
+            } else if is_end && let Some((level, batch)) = marking.take_batch(true) {
                 marking.unread.push((level, count_and_return_first(&batch, build)?));
             } else {
                 return Ok(());

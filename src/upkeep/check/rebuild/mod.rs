@@ -234,8 +234,8 @@ impl Rebuilder<'_> {
         (report.lost_chunks, report.lost_nodes) = (chunks.lost(), nodes.lost());
         (report.chunks, report.nodes) = (chunks.len() - report.lost_chunks, nodes.len() - report.lost_nodes);
         let unread = state.unread_data.containers() + state.unread_recipes.containers();
-        // A list that something names as a segment was not followed: its nodes count too little.
-        let is_misnamed = state.lists_left != 0;
+        // A list that something names as a segment was not followed, so its nodes count too little.
+        let is_misnamed = state.lists_left != 0 || state.misnamed > 0;
         report.missing = unread + report.lost_chunks + report.lost_nodes + u64::from(is_misnamed);
         if is_misnamed {
             tracing::error!(

@@ -24,9 +24,9 @@ impl Rebuilder<'_> {
     ///
     /// # Errors
     /// A disk does not answer.
-    pub(super) fn sound_node(&self, fingerprint: &Fingerprint, level: Option<u8>, location: Location) -> Result<Found> {
+    pub(super) fn sound_node(&self, fingerprint: &Fingerprint, location: Location) -> Result<Found> {
         let mut bad = Vec::new();
-        let mut read = |location: Location| match self.node(fingerprint, level, location) {
+        let mut read = |location: Location| match self.node(fingerprint, location) {
             Ok(node) => Ok(Some(node)),
             Err(error) if is_loss(&error) => {
                 tracing::error!(%error, "a copy of a recipe node is bad");
@@ -52,8 +52,8 @@ impl Rebuilder<'_> {
         Ok(Found { location: if node.is_some() { place } else { Location::Lost }, node, bad })
     }
 
-    /// Reads a node and checks that it matches its fingerprint, and has the `level` by which it is referred to, if that is known.
-    fn node(&self, fingerprint: &Fingerprint, level: Option<u8>, location: Location) -> Result<Node> {
+    /// Reads a node and checks that it matches its fingerprint.
+    fn node(&self, fingerprint: &Fingerprint, location: Location) -> Result<Node> {
         let bytes = self
             .stores
             .recipes
@@ -63,10 +63,6 @@ impl Rebuilder<'_> {
         let found = self.fingerprinter.of(&node.identity_bytes());
         if found != *fingerprint {
             return Err(StoreError::corrupt("recipe node", fingerprint, found).into());
-        }
-        if let Some(level) = level.filter(|level| node.level() != *level) {
-            let found = format!("one of level {}", node.level());
-            return Err(StoreError::corrupt("recipe node", format!("{fingerprint} of level {level}"), found).into());
         }
         Ok(node)
     }

@@ -64,6 +64,8 @@ pub(super) struct Notes {
     pub nodes_passed: u64,
     /// Nodes that name nodes: number of those that marking read, less those that were passed, modulo 2^64.
     pub lists_left: u64,
+    /// Nodes that are named by a wrong level, as far as marking met them so.
+    pub misnamed: u64,
     /// Data containers whose tables cannot be read.
     pub unread_data: Unread,
     /// Recipe containers whose tables cannot be read.
@@ -125,6 +127,7 @@ impl Notes {
             through: 0,
             nodes_passed: 0,
             lists_left: 0,
+            misnamed: 0,
             unread_data: Unread::default(),
             unread_recipes: Unread::default(),
         }
@@ -141,8 +144,8 @@ impl Notes {
         writer.u16(VERSION);
         writer.u8(self.phase as u8);
         writer.u8(u8::from(self.basis.read_data));
-        let Self { basis, through, nodes_passed, lists_left, .. } = *self;
-        for number in [basis.row, basis.records, through, nodes_passed, lists_left] {
+        let Self { basis, through, nodes_passed, lists_left, misnamed, .. } = *self;
+        for number in [basis.row, basis.records, through, nodes_passed, lists_left, misnamed] {
             writer.u64(number);
         }
         self.unread_data.encode(&mut writer);
@@ -173,10 +176,11 @@ impl Notes {
             other => return Err(reader.corrupt("a flag of 0 or 1", other).into()),
         };
         let basis = Basis { row: reader.u64()?, records: reader.u64()?, read_data };
-        let (through, nodes_passed, lists_left) = (reader.u64()?, reader.u64()?, reader.u64()?);
+        let (through, nodes_passed) = (reader.u64()?, reader.u64()?);
+        let (lists_left, misnamed) = (reader.u64()?, reader.u64()?);
         let (unread_data, unread_recipes) = (Unread::decode(&mut reader)?, Unread::decode(&mut reader)?);
         reader.finish()?;
-        Ok(Self { basis, phase, through, nodes_passed, lists_left, unread_data, unread_recipes })
+        Ok(Self { basis, phase, through, nodes_passed, lists_left, misnamed, unread_data, unread_recipes })
     }
 }
 
@@ -187,15 +191,21 @@ mod tests {
     #[test]
     fn notes_round_trip_and_nonsense_is_refused() {
         let basis = Basis { row: 7, records: 0x0123_4567_89ab_cdef, read_data: true };
-        let mut state =
-            Notes { phase: Phase::Nodes, through: 5, nodes_passed: 6, lists_left: u64::MAX, ..Notes::new(basis) };
+        let mut state = Notes {
+            phase: Phase::Nodes,
+            through: 5,
+            nodes_passed: 6,
+            lists_left: u64::MAX,
+            misnamed: 1,
+            ..Notes::new(basis)
+        };
         [3, 1 << 40].into_iter().for_each(|container| state.unread_data.add(ContainerId(container)));
         state.unread_recipes.add(ContainerId(4));
         let notes = state.encode();
-        assert_eq!(notes.len(), 2 + 1 + 1 + 5 * 8 + 12 + 2 * 8 + 12 + 8);
+        assert_eq!(notes.len(), 2 + 1 + 1 + 6 * 8 + 12 + 2 * 8 + 12 + 8);
         assert_eq!(Notes::decode(&notes).unwrap(), state);
         for (place, value) in
-            [(0, 1), (2, 0), (2, 5), (3, 2), (44, 1), (52, 9), (54, 0xff), (72, 0), (80, 2), (82, 0xff)]
+            [(0, 1), (2, 0), (2, 5), (3, 2), (52, 1), (60, 9), (62, 0xff), (80, 0), (88, 2), (90, 0xff)]
         {
             let mut damaged = notes.clone();
             damaged[place] = value;
