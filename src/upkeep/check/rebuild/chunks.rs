@@ -49,7 +49,7 @@ impl Rebuilder<'_> {
 
     /// Returns the nodes with references in a container, in the order of their places.
     fn live_nodes(&self, container: ContainerId, marked: &Index) -> Result<Vec<Live>> {
-        // Marking gave this container up, too. If not, the numbers of nodes differ in the end, and the rebuild starts over.
+        // Marking gave this container up, too. If not, the numbers of nodes differ in the end, which fails the rebuild.
         let Some(table) = self.table(&self.stores.recipes, container)? else { return Ok(Vec::new()) };
         let fingerprints: Vec<Fingerprint> = table.entries.iter().map(|entry| entry.fingerprint).collect();
         let cells = marked.cells_near(&fingerprints, &|_| container)?;

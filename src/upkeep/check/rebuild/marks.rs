@@ -4,8 +4,8 @@
 //! here, lists and frozen trees, each when the first reference to it comes: of recipes one node in some hundred. References to them gather
 //! level by level, so that the index is asked for many at a time.
 //!
-//! Memory: 60 MiB at most. Some [`REFERENCES_AT_ONCE`] references wait at each of 24 levels (8 of recipes, 16 of trees), 48 bytes each. The nodes to be
-//! read take about as much as 16 such batches, because batches shrink with the depth of the trees.
+//! Memory: some 60 MiB. At most [`REFERENCES_AT_ONCE`] references wait at each of 24 levels (8 of recipes, 16 of trees), 48 bytes each. The
+//! nodes to be read take about as much as 16 such batches, because batches shrink with the depth of the trees.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
