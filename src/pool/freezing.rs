@@ -1,11 +1,13 @@
 //! Freezing a live directory in place; see `service::freezing` for the steps and what holds after each.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_namespace::{InoSpans, Inode};
 use dedupfs_service::{Ino, ROOT_INO};
+use dedupfs_sync::clock::Instant;
 
 use super::Pool;
 use super::versions::Make;
@@ -13,6 +15,10 @@ use crate::progress::Progress;
 use crate::versions::name::{Origin, VersionReport};
 use crate::versions::snapshot::Met;
 use crate::versions::work::WORK_MARK;
+
+/// How long a freeze waits, in all, for files that are open for writing. The kernel tells the daemon that a file was closed
+/// some time after `close` has returned to its user, who may freeze the directory next.
+const WAIT_FOR_CLOSE: Duration = Duration::from_secs(1);
 
 impl Pool {
     /// Makes a version of the directory `source`, named `name` in the directory `into`, in which versions are made. For half a
@@ -47,6 +53,7 @@ impl Pool {
         let mut tree = InoSpans::default();
         tree.add(source);
         let tree = RefCell::new(tree);
+        let may_wait = Cell::new(WAIT_FOR_CLOSE);
         let make = Make {
             source,
             to: (into, name),
@@ -67,9 +74,9 @@ impl Pool {
                 return Err(EngineError::NotToFreeze(format!("{} is {why}", met.path())));
             }
             check_protection(met.inode, || met.path())?;
-            // The kernel may close a file some time after its user has. What was written to it was noted then.
-            let is_written = |ino| written.borrow().contains(&ino) && self.service.files_being_written().contains(&ino);
-            if is_written(met.inode.ino) {
+            // What was written to a file that is closed meanwhile was noted.
+            let is_written = || self.service.files_being_written().contains(&met.inode.ino);
+            if written.borrow().contains(&met.inode.ino) && !ends_within(&may_wait, || !is_written()) {
                 let why = "is open for writing: end what writes there. `dedupfs snapshot` makes a version beside it meanwhile";
                 return Err(EngineError::NotToFreeze(format!("{} {why}", met.path())));
             }
@@ -82,6 +89,20 @@ impl Pool {
         let freeze = freeze.into_inner().ok_or(EngineError::Internal("a freeze that did not begin"))?;
         Ok(freeze.ready(made.ino, tree).then_some(made))
     }
+}
+
+/// Waits until `is_over`, and takes the time from `may_wait`. Returns `false` once nothing is left of it.
+fn ends_within(may_wait: &Cell<Duration>, is_over: impl Fn() -> bool) -> bool {
+    let since = Instant::now();
+    while !is_over() {
+        if since.elapsed() >= may_wait.get() {
+            may_wait.set(Duration::ZERO);
+            return false;
+        }
+        dedupfs_sync::thread::sleep(Duration::from_millis(5));
+    }
+    may_wait.set(may_wait.get().saturating_sub(since.elapsed()));
+    true
 }
 
 /// A protected directory could not be removed.

@@ -252,6 +252,25 @@ fn any_change_while_the_tree_is_read_refuses_it() {
     }
 }
 
+/// The kernel tells that a file was closed when `close` has long returned. A script that writes, closes and freezes was refused.
+#[test]
+fn regression_a_file_whose_closing_is_told_late_refuses_no_freeze() {
+    let pool = with_live_tree();
+    let file = find(&pool, "live/many/file-3");
+    let handle = open_for_writing(&pool, "live/many/file-3");
+    let made = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            pool.service().release(file, handle);
+        });
+        freeze(&pool, "live", &NoProgress)
+    });
+    made.expect("can be frozen").expect("nothing changes");
+    exchange(&pool, "live").expect("takes its place");
+    remove_work(&pool, "live");
+    assert_clean(&pool);
+}
+
 #[test]
 fn directories_that_cannot_be_frozen_are_refused_with_the_reason() {
     let pool = with_live_tree();
