@@ -237,6 +237,18 @@ impl<T: Spooled> Spool<T> {
         (blocks.left, blocks.next) = (number, before);
         Ok(true)
     }
+
+    /// Gives the records of a partition to `each`, those of the last block first. A block comes into memory at a time.
+    ///
+    /// # Errors
+    /// As [`next_into`](Self::next_into). Records of earlier blocks were given by then.
+    pub fn for_each(&self, partition: usize, mut each: impl FnMut(T)) -> Result<()> {
+        let (mut blocks, mut records) = (self.blocks(partition), Vec::with_capacity(self.records_of_a_block()));
+        while self.next_into(&mut blocks, &mut records)? {
+            records.drain(..).for_each(&mut each);
+        }
+        Ok(())
+    }
 }
 
 /// The blocks of a partition that are not read yet.
@@ -337,8 +349,7 @@ mod tests {
 
     fn read(spool: &Spool<Numbered>, partition: usize) -> Result<Vec<Numbered>> {
         let mut records = Vec::new();
-        let mut blocks = spool.blocks(partition);
-        while spool.next_into(&mut blocks, &mut records)? {}
+        spool.for_each(partition, |record| records.push(record))?;
         records.sort_by_key(|record| record.number);
         Ok(records)
     }

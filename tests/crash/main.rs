@@ -43,7 +43,7 @@ use inspect::Point;
 use suite::{Goal, again, run};
 
 /// Crash points in a normal run.
-pub const POINTS: u64 = 40_000;
+pub const POINTS: u64 = 25_000;
 
 #[test]
 fn power_loss_at_any_moment() {

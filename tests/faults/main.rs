@@ -100,7 +100,7 @@ fn names_of_cases_are_read_as_they_are_written() {
 
 #[test]
 fn every_operation_of_the_work_fails_once() {
-    let struck = once(Scenario::Work, Layout::One, Disk::Meta, 1, 9);
+    let struck = once(Scenario::Work, Layout::One, Disk::Meta, 1, 12);
     assert!(struck > 100, "only {struck} positions");
 }
 
@@ -113,7 +113,7 @@ fn operations_on_two_disks_fail_once() {
 
 #[test]
 fn operations_of_making_and_removing_versions_fail_once() {
-    let struck = once(Scenario::Versions, Layout::One, Disk::Meta, 4, 48);
+    let struck = once(Scenario::Versions, Layout::One, Disk::Meta, 6, 60);
     assert!(struck > 50, "only {struck} positions");
 }
 

@@ -54,11 +54,17 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(600), max_shrink_iters: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: cases(300), max_shrink_iters: 400, ..ProptestConfig::default() })]
 
     /// A version shows what was frozen, whatever happens to everything else.
     #[test]
     fn versions_equal_what_was_frozen(operations in operations_on_versions()) {
+        run(&operations);
+    }
+
+    /// As many histories again, for a second core.
+    #[test]
+    fn versions_equal_what_was_frozen_in_further_histories(operations in operations_on_versions()) {
         run(&operations);
     }
 }

@@ -171,12 +171,13 @@ fn record(figures: &mut Figures, name: &str, size: u64, pool: &Pool, work: impl 
 /// The daemon's thread that makes guides.
 const UPKEEP_THREAD: &str = "index-upkeep";
 
-/// Notes the mean milliseconds of work that has a name in the profile, and how often it was done.
-fn note_profile(figures: &mut Figures, stats: &Stats, size: u64) {
+/// Notes the mean milliseconds of work that has a name in the profile, and how often it was done for each GiB written.
+fn note_profile(figures: &mut Figures, stats: &Stats, size: u64, written_bytes: u64) {
+    let written_gib = written_bytes.max(1) as f64 / f64::from(1 << 30);
     for name in ["checkpoints", "export"] {
         if let Some((times, total_ms)) = stats.profile(name).filter(|(times, _)| *times > 0.0) {
             figures.note(&format!("{name} {size}"), "dedupfs", total_ms / times);
-            figures.note(&format!("{name} count {size}"), "dedupfs", times);
+            figures.note(&format!("{name} count {size}"), "dedupfs", times / written_gib);
         }
     }
 }
@@ -199,8 +200,9 @@ fn store(figures: &mut Figures, name: &str, size: u64, pool: &Pool, work: impl F
 /// Fills the pool, which is not mounted, to a size, and measures everything once.
 fn measure(figures: &mut Figures, pool: &mut Pool, content: &mut Content, size: u64, args: &Depth) -> Outcome {
     pool.mount()?;
+    let before = content.written;
     beside(figures, "filling", size, pool, || content.fill(pool, size))?;
-    note_profile(figures, &pool.stats()?, size);
+    note_profile(figures, &pool.stats()?, size, (content.written - before) * args.file_size);
     pool.unmount()?;
     files::cold(&pool.path, args.caches.drop_caches)?;
     let seconds = timed(|| pool.mount())?;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_service::{FileKind, Ino};
-use dedupfs_spool::{Error as SpoolError, Spool, Spooled, take};
+use dedupfs_spool::{Spool, Spooled, take};
 
 use super::{Check, Findings, InodeRange};
 use crate::COOKIE_FIRST;
@@ -141,7 +141,7 @@ impl<'a> Names<'a> {
     pub(super) fn note(&mut self, number: usize, inodes: &mut InodeRange, check: &mut Check<'_>) -> Result<()> {
         if let Some(spool) = &self.spool {
             let told = check.findings.list.len();
-            let Err(error) = replay(spool, number, |fact| inodes.note(fact, &mut check.findings)) else {
+            let Err(error) = spool.for_each(number, |fact| inodes.note(fact, &mut check.findings)) else {
                 return Ok(());
             };
             self.failure = Some(error.to_string());
@@ -197,18 +197,6 @@ impl Check<'_> {
         guarded(&self.base.session, || self.base.for_each_entry(&mut visit))?;
         listed.map_or(Ok(()), |last| each(lists(last)))
     }
-}
-
-fn replay(
-    spool: &Spool<NameFact>,
-    number: usize,
-    mut each: impl FnMut(NameFact),
-) -> std::result::Result<(), SpoolError> {
-    let (mut blocks, mut records) = (spool.blocks(number), Vec::with_capacity(spool.records_of_a_block()));
-    while spool.next_into(&mut blocks, &mut records)? {
-        records.drain(..).for_each(&mut each);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -134,8 +134,8 @@ impl<'r> Spools<'r> {
     /// The files give other bytes than were written.
     pub(super) fn mark(&self, number: usize, marks: &mut Marks) -> Result<(), SpoolError> {
         let range = number - self.kept.start;
-        for_each(&self.needs, range, |need| marks.of(need.kind).need(need.fingerprint))?;
-        for_each(&self.places, range, |place| marks.of(place.kind).place(place.container, &place.entry))
+        self.needs.for_each(range, |need| marks.of(need.kind).need(need.fingerprint))?;
+        self.places.for_each(range, |place| marks.of(place.kind).place(place.container, &place.entry))
     }
 
     /// The range that has the fingerprint, among those that are kept.
@@ -176,14 +176,6 @@ impl Facts for Spools<'_> {
         let outcome = self.places.push(range, &place);
         self.told(outcome)
     }
-}
-
-fn for_each<T: Spooled>(spool: &Spool<T>, range: usize, mut each: impl FnMut(T)) -> Result<(), SpoolError> {
-    let (mut blocks, mut records) = (spool.blocks(range), Vec::with_capacity(spool.records_of_a_block()));
-    while spool.next_into(&mut blocks, &mut records)? {
-        records.drain(..).for_each(&mut each);
-    }
-    Ok(())
 }
 
 #[cfg(test)]
