@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use dedupfs::config::COMMIT_INTERVAL;
-use dedupfs::{FilterPlan, OpenOptions, Pool};
+use dedupfs::{OpenOptions, Pool};
 use dedupfs_fuse::{MountError, MountedSession};
 use dedupfs_store::waiting;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -42,7 +42,7 @@ use crate::mount::{self, Mountpoint};
 use crate::mount_options::{self, Options};
 use crate::notify::Notifier;
 use crate::ready::{Outcome, ReadySender};
-use crate::{access, mountinfo, room, target};
+use crate::{access, mountinfo, room, size, target};
 
 /// How long to retry an unmount while files are open: indexers and similar programs close them soon.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
@@ -110,11 +110,13 @@ fn serve(
     let (events, happened) = unbounded();
     watch_signals(events.clone())?;
     let filters = given.filters.as_ref().unwrap_or(&args.filters);
+    let memory_bytes = given.memory_bytes.unwrap_or(args.memory);
+    let warnings: Vec<String> = filters.warning().into_iter().chain(size::beyond_machine(memory_bytes)).collect();
     notifier.status("opening the pool");
     let pool = access::open_for_mount(
         &pool_root,
         &OpenOptions {
-            memory_bytes: given.memory_bytes.unwrap_or(args.memory),
+            memory_bytes,
             read_only: options.read_only,
             note: format!("dedupfs mount on {}", mountpoint.path.display()),
             commit_interval: COMMIT_INTERVAL,
@@ -151,11 +153,11 @@ fn serve(
         version = env!("CARGO_PKG_VERSION"),
         "mounted"
     );
-    if let Err(failure) = ready(notice(&pool, filters, mountpoint.is_dead)) {
+    if let Err(failure) = ready(notice(&pool, &warnings, mountpoint.is_dead)) {
         tracing::error!(%failure, "a step after mounting failed: the mount serves nevertheless");
     }
-    // After the notice: a daemon without a log has left the terminal, which shows the warning once.
-    if let Some(warning) = filters.warning() {
+    // After the notice: a daemon without a log has left the terminal, which shows each warning once.
+    for warning in &warnings {
         tracing::warn!("{warning}");
     }
     notifier.ready(&format!("serving {} on {}", pool_root.display(), mountpoint.path.display()));
@@ -174,7 +176,7 @@ fn serve(
     finish(&daemon, server, session_result)
 }
 
-fn notice(pool: &Pool, filters: &FilterPlan, was_dead: bool) -> Option<String> {
+fn notice(pool: &Pool, warnings: &[String], was_dead: bool) -> Option<String> {
     let interval_s = COMMIT_INTERVAL.as_secs();
     let nothing_to_do = || {
         format!(
@@ -183,8 +185,8 @@ fn notice(pool: &Pool, filters: &FilterPlan, was_dead: bool) -> Option<String> {
         )
     };
     let recovered = pool.notice().or_else(|| was_dead.then(nothing_to_do));
-    let warning = filters.warning().map(|warning| format!("warning: {warning}"));
-    let notices: Vec<String> = recovered.into_iter().chain(warning).collect();
+    let warnings = warnings.iter().map(|warning| format!("warning: {warning}"));
+    let notices: Vec<String> = recovered.into_iter().chain(warnings).collect();
     (!notices.is_empty()).then(|| notices.join("; "))
 }
 

@@ -54,6 +54,19 @@ pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     parse_between(text, MEMORY_BYTES_MIN, 1024 * 1024 * MIB)
 }
 
+/// A warning, if so much memory is more than the machine has: the kernel would kill the daemon once it took all of it.
+pub(crate) fn beyond_machine(memory_bytes: u64) -> Option<String> {
+    let machine = rustix::system::sysinfo();
+    let there_bytes = machine.totalram.saturating_mul(machine.mem_unit.into());
+    (memory_bytes > there_bytes).then(|| {
+        format!(
+            "--memory {} is more than the {} of this machine: the kernel kills the daemon when both are used up. Unmount, and mount with less",
+            show(memory_bytes),
+            show(there_bytes)
+        )
+    })
+}
+
 /// Formats a size for people: exact when it is a round number, otherwise with three digits.
 pub(crate) fn show(bytes: u64) -> String {
     let (name, factor) = UNITS.iter().rev().find(|(_, factor)| bytes >= *factor).unwrap_or(&UNITS[0]);
@@ -69,6 +82,12 @@ pub(crate) fn show(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_the_machine_does_not_have_is_told() {
+        assert_eq!(beyond_machine(MEMORY_BYTES_MIN), None);
+        assert!(beyond_machine(u64::MAX).is_some_and(|warning| warning.contains("more than the")));
+    }
 
     #[test]
     fn sizes_with_and_without_units() {
