@@ -29,13 +29,7 @@ impl Pool {
             options.scratch.as_deref().and_then(|scratch| rustix::fs::stat(scratch).ok()).map(|scratch| scratch.st_dev);
         let is_own_disk = [&core.meta_device, &core.data_device].iter().any(|root| root.filesystem_id() == disk);
         let mut report = Checker {
-            namespace: &core.namespace,
-            stores: &core.stores,
-            indexes: &core.indexes,
-            nodes: core.dedup.nodes(),
-            fingerprinter: core.dedup.fingerprinter(),
-            workers: &core.files.ingest.workers,
-            counted_view: &|| core.committer.counted_view(),
+            core,
             memory_bytes: core.memory_at_opening.total_bytes / 2,
             has_room: &|bytes| !is_own_disk || core.space.has_room(bytes).unwrap_or(false),
             // Closing ends reclaiming first, and waits for quarantine before the gate closes.

@@ -109,18 +109,7 @@ fn a_check_whose_files_fail_reads_the_pool_again_and_finds_the_same() {
 /// Checks with so many bytes of room for temporary files.
 fn check_with_room(pool: &Pool, scratch: &Path, room_bytes: u64, steps: &Steps<'_>) -> CheckReport {
     let core = pool.core();
-    let checker = Checker {
-        namespace: &core.namespace,
-        stores: &core.stores,
-        indexes: &core.indexes,
-        nodes: core.dedup.nodes(),
-        fingerprinter: core.dedup.fingerprinter(),
-        workers: &core.files.ingest.workers,
-        counted_view: &|| core.committer.counted_view(),
-        memory_bytes: 1 << 20,
-        has_room: &|bytes| bytes < room_bytes,
-        is_ended: &|| false,
-    };
+    let checker = Checker { core, memory_bytes: 1 << 20, has_room: &|bytes| bytes < room_bytes, is_ended: &|| false };
     let options = CheckOptions { scratch: Some(scratch.to_owned()), ..CheckOptions::default() };
     checker.run(core.committer.hold_losses(), &options, steps).expect("checks")
 }

@@ -97,7 +97,7 @@ impl Checker<'_> {
             sums.tell(what, report);
         }
         let tree_nodes = gathered.tree_nodes;
-        if tree_nodes > 0 && !self.namespace.has_versions() {
+        if tree_nodes > 0 && !self.core.namespace.has_versions() {
             report.add(format!(
                 "{tree_nodes} tree nodes lie in a pool that does not say that it has versions, and an older release would free what they \
                  name: mount it with this release, and run `dedupfs series set` on a directory"
@@ -109,7 +109,7 @@ impl Checker<'_> {
 
     fn next_view(&self) -> Result<CountedView> {
         // No round takes place any more when the pool is closed.
-        (self.counted_view)().or_else(|error| self.check_ended().and(Err(error)))
+        self.core.committer.counted_view().or_else(|error| self.check_ended().and(Err(error)))
     }
 
     /// The ranges whose cells fit into memory, beside the view.

@@ -22,8 +22,8 @@ impl Checker<'_> {
         progress: &dyn Progress,
     ) -> Result<()> {
         let Lost { chunks, nodes } = lost;
-        self.check_content("chunk", &self.stores.data, &self.indexes.chunks, report, chunks, progress)?;
-        self.check_content("recipe node", &self.stores.recipes, &self.indexes.nodes, report, nodes, progress)
+        self.check_content("chunk", &self.core.stores.data, &self.core.indexes.chunks, report, chunks, progress)?;
+        self.check_content("recipe node", &self.core.stores.recipes, &self.core.indexes.nodes, report, nodes, progress)
     }
 
     /// Reads all content and compares it with the fingerprints. A bad copy counts only if the index places the
@@ -42,7 +42,7 @@ impl Checker<'_> {
         let open = store.containers().into_iter().filter(|record| !closed.contains(&record.id)).collect();
         let total_bytes: u64 = records.iter().map(|record| u64::from(record.used_bytes)).sum();
         progress.start(&format!("reading {what}s, MiB"), total_bytes >> 20);
-        let mut pipeline = Pipeline::new(self.workers.clone(), *self.fingerprinter);
+        let mut pipeline = Pipeline::new(self.core.files.ingest.workers.clone(), *self.core.dedup.fingerprinter());
         let (mut read_bytes, mut told) = (0_u64, 0);
         let mut unknown: HashMap<ContainerId, Unknown> = HashMap::new();
         let mut take = |judged: Judged, report: &mut CheckReport| -> Result<()> {
@@ -105,7 +105,7 @@ impl Checker<'_> {
             let outcome = store.for_each_chunk(container, &mut |fingerprint, bytes| {
                 report.bytes_read += bytes.len() as u64;
                 let entry = TableEntry { fingerprint: *fingerprint, len_bytes: bytes.len() as u32 };
-                if judge(record.kind, self.fingerprinter, &[entry], bytes) != [true] {
+                if judge(record.kind, self.core.dedup.fingerprinter(), &[entry], bytes) != [true] {
                     wrong.push(*fingerprint);
                 }
                 Ok(())

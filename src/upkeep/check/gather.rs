@@ -94,7 +94,7 @@ impl Checker<'_> {
             self.check_ended()?;
             progress.advance(1);
             report.nodes += once;
-            match self.nodes.node_of(&fingerprint, container) {
+            match self.core.dedup.nodes().node_of(&fingerprint, container) {
                 Ok(view) => {
                     gathered.tree_nodes += if matches!(view, AnyView::Tree(_)) { once } else { 0 };
                     view.references().iter().try_for_each(|reference| facts.need(Need::from(reference)))?;
@@ -120,7 +120,7 @@ impl Checker<'_> {
         pass: &str,
     ) -> Result<()> {
         let once = u64::from(!gathered.is_again);
-        for store in [&self.stores.data, &self.stores.recipes] {
+        for store in [&self.core.stores.data, &self.core.stores.recipes] {
             let records = store.containers();
             progress.start(&format!("checking containers{pass}"), records.len() as u64);
             for record in records {

@@ -26,9 +26,7 @@ mod spools;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use dedupfs_content::{Indexes, Stores};
 use serde::{Deserialize, Serialize};
 
 pub use super::affected::{AffectedFile, AffectedFiles};
@@ -37,15 +35,12 @@ pub(crate) use rebuild::{BuildPlace, Rebuilder};
 
 use self::files::NO_ROOM;
 use self::spools::{check_place, leaves_half};
-use crate::durability::commit::CountedView;
 use crate::durability::export::ExportCheck;
+use crate::engine::Core;
 use crate::progress::Progress;
 use crate::upkeep::affected::{AffectedFinder, Lost};
 use dedupfs_base::Result;
-use dedupfs_content::Fingerprinter;
-use dedupfs_content::NodeReader;
-use dedupfs_content::WorkerPool;
-use dedupfs_namespace::{Namespace, Scratch};
+use dedupfs_namespace::Scratch;
 use dedupfs_sync::MutexGuard;
 
 /// How thoroughly to check.
@@ -161,21 +156,10 @@ impl CheckReport {
     }
 }
 
-/// The parts of a pool that a check reads.
+/// A check of a pool, and what it may use.
 pub(crate) struct Checker<'a> {
-    /// Inodes and names.
-    pub namespace: &'a Namespace,
-    /// Containers of chunks and of recipe nodes.
-    pub stores: &'a Stores,
-    /// Index of chunks and index of recipe nodes.
-    pub indexes: &'a Indexes,
-    pub nodes: &'a NodeReader,
-    /// Hashes content to compare it with its fingerprint.
-    pub fingerprinter: &'a Fingerprinter,
-    /// Threads that hash the content.
-    pub workers: &'a Arc<WorkerPool>,
-    /// Asks for a counted view. Each call makes a new one.
-    pub counted_view: &'a dyn Fn() -> Result<CountedView>,
+    /// The parts of the pool.
+    pub core: &'a Core,
     /// Memory for cells and their marks.
     pub memory_bytes: u64,
     /// Whether clients have so many bytes of room beside the temporary files.
@@ -197,15 +181,15 @@ impl Checker<'_> {
     ) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         self.check_names(options.scratch.as_deref(), &mut report)?;
-        for (name, index) in [("chunk", &self.indexes.chunks), ("recipe", &self.indexes.nodes)] {
+        for (name, index) in [("chunk", &self.core.indexes.chunks), ("recipe", &self.core.indexes.nodes)] {
             if let Err(error) = index.check_files() {
                 report.needs_rebuild = true;
                 report.add(format!("{name} index: {error}"));
             }
         }
-        let mut lost = Lost::of(self.indexes)?;
+        let mut lost = Lost::of(&self.core.indexes)?;
         self.check_cells(options.scratch.as_deref(), &mut report, &mut lost, progress)?;
-        let losses = || self.indexes.chunks.lost() + self.indexes.nodes.lost();
+        let losses = || self.core.indexes.chunks.lost() + self.core.indexes.nodes.lost();
         let lost_before = losses();
         if options.read_data {
             // Reading takes long: what clients find bad meanwhile must not be used for hours.
@@ -219,9 +203,9 @@ impl Checker<'_> {
             }
         }
         let finder = AffectedFinder {
-            namespace: self.namespace,
-            recipe_index: &self.indexes.nodes,
-            nodes: self.nodes,
+            namespace: &self.core.namespace,
+            recipe_index: &self.core.indexes.nodes,
+            nodes: self.core.dedup.nodes(),
             progress,
         };
         report.affected = finder.find(&lost)?;
@@ -238,7 +222,7 @@ impl Checker<'_> {
             if self.fits(directory, bytes) { Ok(()) } else { Err(NO_ROOM.to_owned()) }
         };
         let place = scratch.map(|directory| Scratch { directory, admits: &admits });
-        let names = self.namespace.check(self.memory_bytes, place, self.is_ended)?;
+        let names = self.core.namespace.check(self.memory_bytes, place, self.is_ended)?;
         names.findings.into_iter().for_each(|finding| report.add(format!("namespace: {finding}")));
         if let Some(why) = names.failure {
             report.note(read_again("all names", names.readings, &why));
