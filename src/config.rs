@@ -83,9 +83,8 @@ pub(crate) const EXPORT_FAILURES_MAX: u32 = 10;
 /// Number of consecutive tries to rewrite a failed export. After that no export is made until the next mount.
 pub(crate) const EXPORT_ANEW_MAX: u32 = 3;
 
-/// Number of log keys that the verification of an export holds at a time (some 20 MiB). A longer log takes several
-/// passes.
-pub(crate) const EXPORT_VERIFY_KEYS: u64 = 400_000;
+/// Number of log keys that the verification of an export means to hold at a time. Twice as many, the most, take some 20 MiB.
+pub(crate) const EXPORT_VERIFY_KEYS: u64 = if cfg!(test) { 8 } else { 200_000 };
 /// Limit of the bytes of an export that the verification behind a mount reads in a second; the same as of the monthly
 /// scrub.
 pub(crate) const EXPORT_VERIFY_BYTES_PER_S: u64 = 50_000_000;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use dedupfs::config::EXPORT_VERIFY_KEYS;
 use dedupfs::export::{CopyDepth, ExportCheck};
 use dedupfs::repair::{RepairOptions, repair_on};
 use dedupfs::scrub::ScrubOptions;
@@ -13,6 +14,7 @@ use crate::tests::common::{content, write};
 use crate::tests::export::site::{
     Random, exported_on_failing, findings, formatted, open, open_read_only, picture, recover, shared, step, try_open,
 };
+use crate::tests::reclaim::site::Site;
 
 /// Makes a pool with a base and several groups behind it, closed.
 fn exported() -> (MemoryDevice, MemoryDevice) {
@@ -271,6 +273,34 @@ fn a_log_that_ends_with_an_earlier_group_is_found() {
     assert!(!verify(&pool, CopyDepth::Content).is_sound());
     file.write_at(&newer, 0).expect("writes");
     assert!(verify(&pool, CopyDepth::Content).is_sound());
+}
+
+/// For each part of a log that fits into memory, the base and the whole log were read again, and all names walked.
+#[test]
+fn regression_a_long_log_is_compared_in_one_walk() {
+    let site = Site::new();
+    let pool = site.open();
+    let exporter = &pool.core().exporter;
+    write(&pool, "first", b"content");
+    pool.sync().expect("syncs");
+    exporter.rebase().expect("writes a base");
+    for group in 0..20 {
+        for file in 0..40 {
+            write(&pool, &format!("{group:02}-{file:02}"), b"content");
+        }
+        pool.sync().expect("syncs");
+        pool.core().committer.export().expect("exports");
+    }
+    let (mut items, before) = (0, site.export_read_bytes());
+    let check = verify(&pool, CopyDepth::Ends);
+    let read_bytes = site.export_read_bytes() - before;
+    assert!(check.is_sound(), "{check:?}");
+    pool.core().namespace.export_source().expect("reads").for_each(&mut |_| Ok(items += 1)).expect("walks");
+    assert_eq!(check.items, items);
+    assert!(items > 200 * EXPORT_VERIFY_KEYS, "{items} records are few ranges");
+    // A group has the keys of ten ranges. Heads of frames are read twice.
+    println!("{read_bytes} bytes read in all, {} when the files were found whole", check.bytes_read);
+    assert!(read_bytes < 30 * check.bytes_read, "{read_bytes} bytes of {}", check.bytes_read);
 }
 
 /// Two pools that were one until a moment ago: the meta root of one meets the export of the other. Every frame of it is

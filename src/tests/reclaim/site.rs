@@ -149,6 +149,10 @@ impl Site {
         self.read_bytes("containers")
     }
 
+    pub fn export_read_bytes(&self) -> u64 {
+        self.read_bytes("export")
+    }
+
     pub fn chunk_index_read_bytes(&self) -> u64 {
         self.read_bytes("index/chunks")
     }

@@ -1,22 +1,20 @@
 //! Compares base and log with the namespace.
 //!
-//! A base has its records in the order of the namespace's tables, so both are walked side by side. A log has them in the order of
-//! commits: the last record of each key is kept as a hash and overrides the base. Keys changed behind the export are not compared. If
-//! there are more keys than may be kept, each pass takes those whose hash falls to it.
+//! A base has its records in the order of the namespace's tables, so both are walked side by side, once. What the log says last of a
+//! key overrides the base; [`Ranges`] has that for a range of keys at a time. Keys changed behind the export are not compared.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_namespace::{ChangedKey, ExportSource, ExportTable, Item};
+use dedupfs_namespace::{ExportSource, ExportTable, Item};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::DeviceFile;
-use twox_hash::{XxHash3_64, XxHash3_128};
+use twox_hash::XxHash3_64;
 
+use super::ranges::{Last, Ranges};
 use super::{Expected, ExportCheck, Pacer};
-use crate::durability::export::frames::ReadFrame;
-use crate::durability::export::log::{self, GroupFrames, Scanned};
+use crate::durability::export::log::GroupFrames;
 use crate::durability::export::{Exporter, files};
 
 /// Records compared between two checks for cancellation.
@@ -31,64 +29,15 @@ pub(super) struct Compared<'a> {
     pub(super) log: Arc<dyn DeviceFile>,
 }
 
-/// The last state of a key in the log.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Last {
-    /// The record is gone.
-    Gone,
-    /// The hash of the record.
-    Is(u64),
-    /// Changed since the export, or already compared.
-    Done,
-}
-
-/// The keys of one pass.
-struct Pass {
-    number: u64,
-    of: u64,
-    last: HashMap<u128, Last>,
-}
-
-impl Pass {
-    /// Returns the hash of a key, if it falls to this pass.
-    fn hash(&self, key: &[u8]) -> Option<u128> {
-        let hash = XxHash3_128::oneshot(key);
-        let part = u64::try_from(hash % u128::from(self.of)).unwrap_or(0);
-        (part == self.number).then_some(hash)
-    }
-
-    fn note(&mut self, key: &[u8], last: Last) {
-        if let Some(hash) = self.hash(key) {
-            self.last.insert(hash, last);
-        }
-    }
-}
-
 impl Compared<'_> {
-    /// Compares all records, in as many passes as given.
+    /// Compares all records. At most twice `range_keys` keys of the log are in memory at a time.
     ///
     /// # Errors
     /// The namespace cannot be read; the comparison was ended early.
-    pub(super) fn run(&self, passes: u64, pacer: &mut Pacer<'_, '_>, check: &mut ExportCheck) -> Result<()> {
-        for number in 0..passes {
-            let mut pass = Pass { number, of: passes, last: HashMap::new() };
-            self.compare(&mut pass, pacer, check)?;
-        }
-        Ok(())
-    }
-
-    fn compare(&self, pass: &mut Pass, pacer: &mut Pacer<'_, '_>, check: &mut ExportCheck) -> Result<()> {
-        let mut header = None;
-        self.take_log(pass, &mut header, pacer)?;
-        self.leave_out_changed(pass)?;
+    pub(super) fn run(&self, range_keys: u64, pacer: &mut Pacer<'_, '_>, check: &mut ExportCheck) -> Result<()> {
         let path = files::base_path(self.expected.current.generation);
-        let mut base = BaseItems::new(self, &path);
+        let (mut base, mut ranges) = (BaseItems::new(self, &path), Ranges::new(self, range_keys, pacer)?);
         let (mut items, mut key) = (0_u64, Vec::new());
-        let only_exported = |pass: &Pass, item: &BaseItem, check: &mut ExportCheck| {
-            if pass.hash(&item.key).is_some_and(|hash| !pass.last.contains_key(&hash)) {
-                check.add_to_names(format!("{} is exported and does not exist", describe(&item.key)));
-            }
-        };
         self.source.for_each(&mut |item| {
             items += 1;
             if items.is_multiple_of(ITEMS_AT_ONCE) {
@@ -98,15 +47,15 @@ impl Compared<'_> {
             let mut of_base = None;
             while let Some(exported) = base.peek()? {
                 match exported.key.as_slice().cmp(&key) {
-                    Ordering::Less => only_exported(pass, exported, check),
+                    Ordering::Less => take_unnamed(exported, &mut ranges, pacer, check)?,
                     Ordering::Equal => of_base = Some(exported.value == item.value.unwrap_or_default()),
                     Ordering::Greater => break,
                 }
                 base.advance();
             }
-            let Some(hash) = pass.hash(&key) else { return Ok(()) };
             check.items += 1;
-            let of_log = pass.last.get_mut(&hash).map(|last| std::mem::replace(last, Last::Done));
+            ranges.advance_to(&key, pacer)?;
+            let of_log = ranges.last_of(&key).map(|last| std::mem::replace(last, Last::Done));
             let is_same = match of_log {
                 Some(Last::Done) => Some(true),
                 Some(Last::Gone) => None,
@@ -121,72 +70,33 @@ impl Compared<'_> {
             Ok(())
         })?;
         while let Some(exported) = base.peek()? {
-            only_exported(pass, exported, check);
+            take_unnamed(exported, &mut ranges, pacer, check)?;
             base.advance();
         }
-        let too_many = pass.last.values().filter(|last| matches!(last, Last::Is(_))).count();
-        if too_many > 0 {
-            check.add_to_names(format!("{too_many} records are in the export's log and do not exist"));
-        }
-        let header = header.or(base.header);
+        let header = ranges.finish(pacer, check)?.or(base.header);
         if !header.is_some_and(|header| self.source.agrees_with(&header, self.expected.row).unwrap_or(false)) {
             check.add_to_names(format!("the export's header is not that of commit {}", self.expected.row));
         }
         Ok(())
     }
+}
 
-    /// Collects the last record of each key in the log, and the last header.
-    fn take_log(&self, pass: &mut Pass, header: &mut Option<Vec<u8>>, pacer: &mut Pacer<'_, '_>) -> Result<()> {
-        let generation = self.expected.current.generation;
-        let path = files::log_path(generation);
-        let mut key = Vec::new();
-        let start = Scanned::start(self.expected.current.row);
-        let scanned = log::scan_to(
-            &*self.log,
-            &path,
-            &self.exporter.pool,
-            generation,
-            start,
-            self.expected.log_bytes,
-            &mut |frame: &ReadFrame| {
-                pacer.advance(0)?;
-                let raw = frame.unpack(&path)?;
-                for item in frame.items(&path, &raw)? {
-                    if item.table == ExportTable::Header {
-                        *header = item.value.map(<[u8]>::to_vec);
-                        continue;
-                    }
-                    order_key(&item, &mut key);
-                    pass.note(&key, item.value.map_or(Last::Gone, |value| Last::Is(XxHash3_64::oneshot(value))));
-                }
-                Ok(())
-            },
-        )?;
-        scanned.rest.map_or(Ok(()), Err)
+/// Takes a record of the base that the namespace does not have: the log must tell that it is gone.
+fn take_unnamed(
+    exported: &BaseItem,
+    ranges: &mut Ranges<'_>,
+    pacer: &mut Pacer<'_, '_>,
+    check: &mut ExportCheck,
+) -> Result<()> {
+    ranges.advance_to(&exported.key, pacer)?;
+    if ranges.last_of(&exported.key).is_none() {
+        check.add_to_names(format!("{} is exported and does not exist", describe(&exported.key)));
     }
-
-    /// Excludes the keys changed behind the export: their records may be old, new or absent.
-    fn leave_out_changed(&self, pass: &mut Pass) -> Result<()> {
-        let mut ordered = Vec::new();
-        self.source.changes_after(self.expected.row, &mut |keys| {
-            for key in keys {
-                let number = |number: u64| number.to_le_bytes();
-                let (table, key) = match key {
-                    ChangedKey::Inode(ino) => (ExportTable::Inodes, number(ino).to_vec()),
-                    ChangedKey::Name(key) => (ExportTable::Names, key),
-                    ChangedKey::Xattr(key) => (ExportTable::Xattrs, key),
-                    ChangedKey::Container { id, .. } => (ExportTable::Containers, number(id.0).to_vec()),
-                };
-                order_key(&Item { table, key: &key, value: None }, &mut ordered);
-                pass.note(&ordered, Last::Done);
-            }
-            Ok(())
-        })
-    }
+    Ok(())
 }
 
 /// Writes the key of an item in the sort order of tables, then of keys.
-fn order_key(item: &Item<'_>, into: &mut Vec<u8>) {
+pub(super) fn order_key(item: &Item<'_>, into: &mut Vec<u8>) {
     into.clear();
     into.push(item.table as u8);
     let is_number = matches!(item.table, ExportTable::Inodes | ExportTable::Containers | ExportTable::Header);
@@ -271,21 +181,5 @@ impl<'a> BaseItems<'a> {
         }
         self.items = items.into_iter();
         Ok(true)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_key_falls_to_one_pass() {
-        for of in 1..6 {
-            let passes: Vec<_> = (0..of).map(|number| Pass { number, of, last: HashMap::new() }).collect();
-            let falls_to = |key: u64| passes.iter().filter(|pass| pass.hash(&key.to_le_bytes()).is_some()).count();
-            assert!((0..1000).all(|key| falls_to(key) == 1), "{of} passes");
-            let takes = |pass: &Pass| (0..1000_u64).filter(|key| pass.hash(&key.to_le_bytes()).is_some()).count();
-            assert!(passes.iter().all(|pass| takes(pass) > 500 / of as usize), "{of} passes have unequal parts");
-        }
     }
 }

@@ -1,0 +1,285 @@
+//! The last state of each key in a log, by ranges of keys that fit into memory.
+//!
+//! A log has its records in the order of commits. A survey unpacks each frame once. It notes between which keys spans of frames lie, and
+//! a sample of the keys, from which the bounds of the ranges come. A range then reads the spans that may have its keys. Each group is
+//! written in the order of keys (`export::log`), so these are few, unless commits changed keys everywhere.
+
+use std::collections::{BTreeMap, HashMap};
+
+use dedupfs_base::Result;
+use dedupfs_namespace::{ChangedKey, ExportTable, Item};
+use dedupfs_store::StoreError;
+use twox_hash::{XxHash3_64, XxHash3_128};
+
+use super::compare::{Compared, order_key};
+use super::{ExportCheck, Pacer};
+use crate::durability::export::files;
+use crate::durability::export::frames::ReadFrame;
+use crate::durability::export::log::{self, Scanned};
+
+/// Spans of a log at most, or one more for each frame that is larger than such a part of the log.
+const SPANS_MAX: u64 = 16_384;
+/// Sampled keys at most, of 300 bytes each.
+const SAMPLE_MAX: usize = 65_536;
+/// Sampled keys of a range, so that ranges differ little in their keys.
+const SAMPLE_OF_A_RANGE: u64 = 128;
+
+/// The last state of a key in the log.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Last {
+    /// The record is gone.
+    Gone,
+    /// The hash of the record.
+    Is(u64),
+    /// Changed since the export, or already compared.
+    Done,
+}
+
+/// Frames that follow each other, from one offset to another.
+struct Span {
+    start_bytes: u64,
+    end_bytes: u64,
+    /// The least and the greatest key of each table.
+    keys: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Span {
+    fn add(&mut self, key: &[u8]) {
+        match self.keys.iter_mut().find(|(least, _)| least.first() == key.first()) {
+            None => self.keys.push((key.to_vec(), key.to_vec())),
+            Some((least, _)) if key < least.as_slice() => key.clone_into(least),
+            Some((_, greatest)) if key > greatest.as_slice() => key.clone_into(greatest),
+            Some(_) => {}
+        }
+    }
+
+    /// Whether it may have keys from `begin` on and before `end`.
+    fn may_have(&self, begin: &[u8], end: Option<&[u8]>) -> bool {
+        let is_beyond = |least: &[u8]| end.is_some_and(|end| least >= end);
+        self.keys.iter().any(|(least, greatest)| greatest.as_slice() >= begin && !is_beyond(least))
+    }
+}
+
+/// A sample of keys, each with its hash: those whose hash is a multiple of `stride`.
+struct Sample {
+    stride: u64,
+    keys: BTreeMap<Vec<u8>, u64>,
+}
+
+impl Sample {
+    fn add(&mut self, key: &[u8]) {
+        let hash = XxHash3_64::oneshot(key);
+        if !hash.is_multiple_of(self.stride) {
+            return;
+        }
+        self.keys.insert(key.to_vec(), hash);
+        if self.keys.len() > SAMPLE_MAX {
+            self.stride = self.stride.saturating_mul(2);
+            self.keys.retain(|_, hash| hash.is_multiple_of(self.stride));
+        }
+    }
+
+    /// The first key of each range but the first.
+    fn into_bounds(self, range_keys: u64) -> Vec<Vec<u8>> {
+        let sampled = usize::try_from((range_keys / self.stride).max(1)).unwrap_or(usize::MAX);
+        self.keys.into_keys().step_by(sampled).skip(1).collect()
+    }
+}
+
+/// What a log says of each key in the range that is being compared. Ranges follow each other in the order of keys.
+pub(super) struct Ranges<'c> {
+    compared: &'c Compared<'c>,
+    range_keys: u64,
+    spans: Vec<Span>,
+    bounds: Vec<Vec<u8>>,
+    /// The last header of the log.
+    header: Option<Vec<u8>>,
+    number: usize,
+    last: HashMap<u128, Last>,
+    /// Records of the log, in the ranges before, that do not exist.
+    only_in_log: u64,
+}
+
+impl<'c> Ranges<'c> {
+    /// Surveys the log, and reads the first range. Each has some `range_keys` keys, and at most twice as many.
+    ///
+    /// # Errors
+    /// The log or the namespace cannot be read; the comparison was ended early.
+    pub(super) fn new(compared: &'c Compared<'c>, range_keys: u64, pacer: &mut Pacer<'_, '_>) -> Result<Self> {
+        let generation = compared.expected.current.generation;
+        let (path, log_bytes) = (files::log_path(generation), compared.expected.log_bytes);
+        let mut sample = Sample { stride: (range_keys / SAMPLE_OF_A_RANGE).max(1), keys: BTreeMap::new() };
+        let (mut spans, mut header, mut at_bytes) = (Vec::<Span>::new(), None, 0);
+        let start = Scanned::start(compared.expected.current.row);
+        let (log, pool) = (&*compared.log, &compared.exporter.pool);
+        let scanned = log::scan_to(log, &path, pool, generation, start, log_bytes, &mut |frame| {
+            pacer.advance(0)?;
+            let (start_bytes, end_bytes) = (at_bytes, frame.end_bytes);
+            at_bytes = end_bytes;
+            if spans.last().is_none_or(|span| span.end_bytes - span.start_bytes >= log_bytes / SPANS_MAX) {
+                spans.push(Span { start_bytes, end_bytes, keys: Vec::new() });
+            }
+            let Some(span) = spans.last_mut() else { return Ok(()) };
+            span.end_bytes = end_bytes;
+            each_record(frame, &path, &mut |item, key| {
+                if item.table == ExportTable::Header {
+                    header = item.value.map(<[u8]>::to_vec);
+                } else {
+                    span.add(key);
+                    sample.add(key);
+                }
+            })
+        })?;
+        scanned.rest.map_or(Ok(()), Err)?;
+        compared.each_changed(&mut |key| sample.add(key))?;
+        let bounds = sample.into_bounds(range_keys);
+        let (last, only_in_log) = (HashMap::new(), 0);
+        let mut ranges = Self { compared, range_keys, spans, bounds, header, number: 0, last, only_in_log };
+        ranges.read(pacer)?;
+        Ok(ranges)
+    }
+
+    /// Goes on to the range of a key, which is not before the present range.
+    ///
+    /// # Errors
+    /// As those of [`new`](Self::new).
+    pub(super) fn advance_to(&mut self, key: &[u8], pacer: &mut Pacer<'_, '_>) -> Result<()> {
+        while self.bounds.get(self.number).is_some_and(|bound| key >= bound.as_slice()) {
+            self.next(pacer)?;
+        }
+        Ok(())
+    }
+
+    /// What the log says last of a key in the present range.
+    pub(super) fn last_of(&mut self, key: &[u8]) -> Option<&mut Last> {
+        self.last.get_mut(&XxHash3_128::oneshot(key))
+    }
+
+    /// Ends the ranges that are left, and tells the records of all that do not exist. Returns the last header of the log.
+    ///
+    /// # Errors
+    /// As those of [`new`](Self::new).
+    pub(super) fn finish(mut self, pacer: &mut Pacer<'_, '_>, check: &mut ExportCheck) -> Result<Option<Vec<u8>>> {
+        while self.number < self.bounds.len() {
+            self.next(pacer)?;
+        }
+        self.end();
+        if self.only_in_log > 0 {
+            check.add_to_names(format!("{} records are in the export's log and do not exist", self.only_in_log));
+        }
+        Ok(self.header)
+    }
+
+    fn next(&mut self, pacer: &mut Pacer<'_, '_>) -> Result<()> {
+        self.end();
+        self.number += 1;
+        self.read(pacer)
+    }
+
+    fn end(&mut self) {
+        self.only_in_log += self.last.drain().filter(|(_, last)| matches!(last, Last::Is(_))).count() as u64;
+    }
+
+    /// Reads the present range: the last state of each key in the log, then the keys that were changed behind the export.
+    fn read(&mut self, pacer: &mut Pacer<'_, '_>) -> Result<()> {
+        let generation = self.compared.expected.current.generation;
+        let path = files::log_path(generation);
+        let begin =
+            self.number.checked_sub(1).and_then(|before| self.bounds.get(before)).map_or(&[][..], Vec::as_slice);
+        let end = self.bounds.get(self.number).map(Vec::as_slice);
+        let has = |key: &[u8]| key >= begin && end.is_none_or(|end| key < end);
+        let (last, mut is_too_many) = (&mut self.last, false);
+        let mut note = |key: &[u8], state: Last| {
+            if has(key) {
+                last.insert(XxHash3_128::oneshot(key), state);
+                is_too_many |= last.len() as u64 > 2 * self.range_keys;
+            }
+            !is_too_many
+        };
+        let too_many =
+            || StoreError::corrupt(path.as_str(), "keys spread by their hashes", "too many in one range").into();
+        for span in self.spans.iter().filter(|span| span.may_have(begin, end)) {
+            let mut at_bytes = span.start_bytes;
+            while at_bytes < span.end_bytes {
+                pacer.advance(0)?;
+                let pool = &self.compared.exporter.pool;
+                let frame = ReadFrame::read(&*self.compared.log, &path, pool, generation, at_bytes)?;
+                at_bytes = frame.end_bytes;
+                let mut fits = true;
+                each_record(&frame, &path, &mut |item, key| {
+                    if item.table != ExportTable::Header {
+                        fits &= note(key, item.value.map_or(Last::Gone, |value| Last::Is(XxHash3_64::oneshot(value))));
+                    }
+                })?;
+                if !fits {
+                    return Err(too_many());
+                }
+            }
+        }
+        let mut fits = true;
+        self.compared.each_changed(&mut |key| fits &= note(key, Last::Done))?;
+        if fits { Ok(()) } else { Err(too_many()) }
+    }
+}
+
+impl Compared<'_> {
+    /// Delivers the keys that were changed behind the export: their records may be old, new or absent.
+    fn each_changed(&self, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
+        let mut ordered = Vec::new();
+        self.source.changes_after(self.expected.row, &mut |keys| {
+            for key in keys {
+                let number = |number: u64| number.to_le_bytes();
+                let (table, key) = match key {
+                    ChangedKey::Inode(ino) => (ExportTable::Inodes, number(ino).to_vec()),
+                    ChangedKey::Name(key) => (ExportTable::Names, key),
+                    ChangedKey::Xattr(key) => (ExportTable::Xattrs, key),
+                    ChangedKey::Container { id, .. } => (ExportTable::Containers, number(id.0).to_vec()),
+                };
+                order_key(&Item { table, key: &key, value: None }, &mut ordered);
+                visit(&ordered);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Delivers the records of a frame, and headers, each with its key in the order of keys.
+fn each_record(frame: &ReadFrame, path: &str, visit: &mut dyn FnMut(&Item<'_>, &[u8])) -> Result<()> {
+    let (raw, mut key) = (frame.unpack(path)?, Vec::new());
+    for item in frame.items(path, &raw)? {
+        order_key(&item, &mut key);
+        visit(&item, &key);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_divide_keys_into_ranges_of_some_size() {
+        for (keys, range_keys) in [(0, 1000), (900, 1000), (100_000_u64, 5000), (1000, 1), (1000, 100)] {
+            let mut sample = Sample { stride: (range_keys / SAMPLE_OF_A_RANGE).max(1), keys: BTreeMap::new() };
+            (0..keys).for_each(|key| sample.add(&key.to_be_bytes()));
+            // Again: keys count once.
+            (0..keys).for_each(|key| sample.add(&key.to_be_bytes()));
+            let bounds = sample.into_bounds(range_keys);
+            let places: Vec<u64> = [0]
+                .into_iter()
+                .chain(bounds.iter().map(|bound| u64::from_be_bytes(bound.as_slice().try_into().expect("is a key"))))
+                .chain([keys])
+                .collect();
+            let most = places.windows(2).map(|range| range[1] - range[0]).max().expect("has a range");
+            assert!(most <= 2 * range_keys, "{keys} keys: a range of {most}");
+            assert!(bounds.len() as u64 <= 2 * keys / range_keys, "{keys} keys: {} bounds", bounds.len());
+        }
+    }
+
+    #[test]
+    fn a_sample_stays_small() {
+        let mut sample = Sample { stride: 1, keys: BTreeMap::new() };
+        (0..3 * SAMPLE_MAX as u64).for_each(|key| sample.add(&key.to_be_bytes()));
+        assert!(sample.stride > 1 && sample.keys.len() <= SAMPLE_MAX && sample.keys.len() > SAMPLE_MAX / 4);
+    }
+}
