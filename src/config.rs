@@ -83,7 +83,8 @@ pub(crate) const EXPORT_FAILURES_MAX: u32 = 10;
 /// Number of consecutive tries to rewrite a failed export. After that no export is made until the next mount.
 pub(crate) const EXPORT_ANEW_MAX: u32 = 3;
 
-/// Number of log keys that the verification of an export means to hold at a time. Twice as many, the most, take some 20 MiB.
+/// Keys of a log that the verification of an export aims to hold at a time. It holds twice as many at most, some 20 MiB. Few in tests, so
+/// that short logs have several ranges.
 pub(crate) const EXPORT_VERIFY_KEYS: u64 = if cfg!(test) { 8 } else { 200_000 };
 /// Limit of the bytes of an export that the verification behind a mount reads in a second; the same as of the monthly
 /// scrub.

@@ -238,10 +238,10 @@ impl<T: Spooled> Spool<T> {
         Ok(true)
     }
 
-    /// Gives the records of a partition to `each`, those of the last block first. A block comes into memory at a time.
+    /// Gives the records of a partition to `each`, those of the last block first. One block is in memory at a time. The spool is finished.
     ///
     /// # Errors
-    /// As [`next_into`](Self::next_into). Records of earlier blocks were given by then.
+    /// As [`next_into`](Self::next_into). The records of the blocks read before were given by then.
     pub fn for_each(&self, partition: usize, mut each: impl FnMut(T)) -> Result<()> {
         let (mut blocks, mut records) = (self.blocks(partition), Vec::with_capacity(self.records_of_a_block()));
         while self.next_into(&mut blocks, &mut records)? {

@@ -21,7 +21,7 @@ const PART_BYTES: usize = 64 << 10;
 /// Key of the export mark in the table of the header.
 const MARK_KEY: u64 = 1;
 /// Largest key: an inode number and a name.
-const KEY_BYTES_MAX: usize = 8 + super::NAME_BYTES_MAX;
+pub const KEY_BYTES_MAX: usize = 8 + super::NAME_BYTES_MAX;
 
 /// Distinguishes the descendants of one meta root from those of another that was made from the same data root.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]

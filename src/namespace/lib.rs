@@ -81,7 +81,7 @@ use self::backend::Health;
 use self::base::Store;
 use self::overlay::Generations;
 
-pub use self::changes::{ChangedKey, ExportMark, Exported, Lineage};
+pub use self::changes::{ChangedKey, ExportMark, Exported, KEY_BYTES_MAX, Lineage};
 pub use self::check::{NamesChecked, Scratch};
 pub use self::commit::{CommitInput, Committed};
 pub use self::committed::{CommittedView, NamedInode, Xattr};

@@ -16,8 +16,8 @@ use crate::versions::name::{Origin, VersionReport};
 use crate::versions::snapshot::Met;
 use crate::versions::work::WORK_MARK;
 
-/// How long a freeze waits, in all, for files that are open for writing. The kernel tells the daemon that a file was closed
-/// some time after `close` has returned to its user, who may freeze the directory next.
+/// How long a freeze waits, in all, for files that are open for writing. The kernel may tell the daemon of a close only after `close` has
+/// returned to its user, who may freeze the directory at once.
 const WAIT_FOR_CLOSE: Duration = Duration::from_secs(1);
 
 impl Pool {
@@ -53,7 +53,7 @@ impl Pool {
         let mut tree = InoSpans::default();
         tree.add(source);
         let tree = RefCell::new(tree);
-        let may_wait = Cell::new(WAIT_FOR_CLOSE);
+        let wait_left = Cell::new(WAIT_FOR_CLOSE);
         let make = Make {
             source,
             to: (into, name),
@@ -74,9 +74,9 @@ impl Pool {
                 return Err(EngineError::NotToFreeze(format!("{} is {why}", met.path())));
             }
             check_protection(met.inode, || met.path())?;
-            // What was written to a file that is closed meanwhile was noted.
+            // If a file is closed while this waits, the watch has noted its changes.
             let is_written = || self.service.files_being_written().contains(&met.inode.ino);
-            if written.borrow().contains(&met.inode.ino) && !ends_within(&may_wait, || !is_written()) {
+            if written.borrow().contains(&met.inode.ino) && !ends_within(&wait_left, || !is_written()) {
                 let why = "is open for writing: end what writes there. `dedupfs snapshot` makes a version beside it meanwhile";
                 return Err(EngineError::NotToFreeze(format!("{} {why}", met.path())));
             }
@@ -91,17 +91,17 @@ impl Pool {
     }
 }
 
-/// Waits until `is_over`, and takes the time from `may_wait`. Returns `false` once nothing is left of it.
-fn ends_within(may_wait: &Cell<Duration>, is_over: impl Fn() -> bool) -> bool {
+/// Waits until `is_over`, and takes the time from `wait_left`. Returns `false` once nothing is left of it.
+fn ends_within(wait_left: &Cell<Duration>, is_over: impl Fn() -> bool) -> bool {
     let since = Instant::now();
     while !is_over() {
-        if since.elapsed() >= may_wait.get() {
-            may_wait.set(Duration::ZERO);
+        if since.elapsed() >= wait_left.get() {
+            wait_left.set(Duration::ZERO);
             return false;
         }
-        dedupfs_sync::thread::sleep(Duration::from_millis(5));
+        dedupfs_sync::thread::sleep(Duration::from_millis(25));
     }
-    may_wait.set(may_wait.get().saturating_sub(since.elapsed()));
+    wait_left.set(wait_left.get().saturating_sub(since.elapsed()));
     true
 }
 

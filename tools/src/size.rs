@@ -54,13 +54,13 @@ pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
     parse_between(text, MEMORY_BYTES_MIN, 1024 * 1024 * MIB)
 }
 
-/// A warning, if so much memory is more than the machine has: the kernel would kill the daemon once it took all of it.
+/// A warning, if this is more memory than the computer has. Swap space and limits of control groups are not looked at.
 pub(crate) fn beyond_machine(memory_bytes: u64) -> Option<String> {
     let machine = rustix::system::sysinfo();
     let there_bytes = machine.totalram.saturating_mul(machine.mem_unit.into());
     (memory_bytes > there_bytes).then(|| {
         format!(
-            "--memory {} is more than the {} of this machine: the kernel kills the daemon when both are used up. Unmount, and mount with less",
+            "{} of memory for the pool are more than this computer has ({}): the kernel would kill the daemon. Unmount, and mount with less --memory",
             show(memory_bytes),
             show(there_bytes)
         )
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn memory_that_the_machine_does_not_have_is_told() {
         assert_eq!(beyond_machine(MEMORY_BYTES_MIN), None);
-        assert!(beyond_machine(u64::MAX).is_some_and(|warning| warning.contains("more than the")));
+        assert!(beyond_machine(u64::MAX).is_some_and(|warning| warning.contains("more than this computer has")));
     }
 
     #[test]

@@ -177,7 +177,7 @@ fn note_profile(figures: &mut Figures, stats: &Stats, size: u64, written_bytes: 
     for name in ["checkpoints", "export"] {
         if let Some((times, total_ms)) = stats.profile(name).filter(|(times, _)| *times > 0.0) {
             figures.note(&format!("{name} {size}"), "dedupfs", total_ms / times);
-            figures.note(&format!("{name} count {size}"), "dedupfs", times / written_gib);
+            figures.note(&format!("{name} per GiB {size}"), "dedupfs", times / written_gib);
         }
     }
 }

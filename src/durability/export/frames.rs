@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use dedupfs_base::Result;
-use dedupfs_namespace::{ExportTable, Item};
+use dedupfs_namespace::{ExportTable, Item, KEY_BYTES_MAX};
 use dedupfs_store::codec::{ByteReader, ByteWriter, align_up};
 use dedupfs_store::device::DeviceFile;
 use dedupfs_store::frame::{Expect, FRAME_HEADER_BYTES, FrameHeader, FrameKind, decode_frame, encode_frame};
@@ -205,6 +205,9 @@ impl ReadFrame {
                 other => return Err(reader.corrupt("0 or 1", other).into()),
             };
             let key_bytes = usize::from(reader.u16()?);
+            if key_bytes > KEY_BYTES_MAX {
+                return Err(reader.corrupt(format!("a key of at most {KEY_BYTES_MAX} bytes"), key_bytes).into());
+            }
             let key = reader.bytes(key_bytes)?;
             let value = if has_value {
                 let value_bytes = reader.u32()? as usize;

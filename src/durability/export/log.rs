@@ -84,7 +84,7 @@ fn write(
     let mut recipes: BTreeMap<ContainerId, u32> = BTreeMap::new();
     let mut keys: Vec<ChangedKey> = Vec::new();
     let mut write_keys = |keys: &mut Vec<ChangedKey>| -> Result<()> {
-        // A key that several commits changed is looked up once, and the store is read in order.
+        // A key that several commits changed is looked up once, and the store is read in order. Verification reads less of a log in order.
         keys.sort_unstable();
         keys.dedup();
         if is_planted(Canary::ExportMissesKey) {
@@ -215,7 +215,7 @@ impl GroupFrames {
         Self { offset_bytes, before: None, is_over: false }
     }
 
-    /// Returns the end of the group, once all frames are read.
+    /// Returns the end of the frames read so far: of the group, once all are read.
     pub(super) fn end_bytes(&self) -> u64 {
         self.offset_bytes
     }

@@ -149,6 +149,11 @@ impl Site {
         self.read_bytes("containers")
     }
 
+    /// Bytes of the files of the export, without the copies of recipes.
+    pub fn export_bytes(&self) -> u64 {
+        self.device.list("export").expect("lists").iter().map(|entry| entry.len_bytes).sum()
+    }
+
     pub fn export_read_bytes(&self) -> u64 {
         self.read_bytes("export")
     }

@@ -1,7 +1,7 @@
 //! Compares base and log with the namespace.
 //!
 //! A base has its records in the order of the namespace's tables, so both are walked side by side, once. What the log says last of a
-//! key overrides the base; [`Ranges`] has that for a range of keys at a time. Keys changed behind the export are not compared.
+//! key overrides the base; [`Ranges`] has that for a range of keys at a time. Keys that were changed after the exported commit are not compared.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -33,27 +33,26 @@ impl Compared<'_> {
     /// Compares all records. At most twice `range_keys` keys of the log are in memory at a time.
     ///
     /// # Errors
-    /// The namespace cannot be read; the comparison was ended early.
+    /// The namespace, base or log cannot be read; the base is not in order; those of [`Ranges::new`]; the comparison was ended early.
     pub(super) fn run(&self, range_keys: u64, pacer: &mut Pacer<'_, '_>, check: &mut ExportCheck) -> Result<()> {
         let path = files::base_path(self.expected.current.generation);
         let (mut base, mut ranges) = (BaseItems::new(self, &path), Ranges::new(self, range_keys, pacer)?);
-        let (mut items, mut key) = (0_u64, Vec::new());
+        let mut key = Vec::new();
         self.source.for_each(&mut |item| {
-            items += 1;
-            if items.is_multiple_of(ITEMS_AT_ONCE) {
+            check.items += 1;
+            if check.items.is_multiple_of(ITEMS_AT_ONCE) {
                 pacer.advance(0)?;
             }
             order_key(&item, &mut key);
             let mut of_base = None;
-            while let Some(exported) = base.peek()? {
+            while let Some(exported) = base.peek(pacer)? {
                 match exported.key.as_slice().cmp(&key) {
-                    Ordering::Less => take_unnamed(exported, &mut ranges, pacer, check)?,
+                    Ordering::Less => check_only_in_base(exported, &mut ranges, pacer, check)?,
                     Ordering::Equal => of_base = Some(exported.value == item.value.unwrap_or_default()),
                     Ordering::Greater => break,
                 }
                 base.advance();
             }
-            check.items += 1;
             ranges.advance_to(&key, pacer)?;
             let of_log = ranges.last_of(&key).map(|last| std::mem::replace(last, Last::Done));
             let is_same = match of_log {
@@ -69,8 +68,8 @@ impl Compared<'_> {
             }
             Ok(())
         })?;
-        while let Some(exported) = base.peek()? {
-            take_unnamed(exported, &mut ranges, pacer, check)?;
+        while let Some(exported) = base.peek(pacer)? {
+            check_only_in_base(exported, &mut ranges, pacer, check)?;
             base.advance();
         }
         let header = ranges.finish(pacer, check)?.or(base.header);
@@ -81,13 +80,14 @@ impl Compared<'_> {
     }
 }
 
-/// Takes a record of the base that the namespace does not have: the log must tell that it is gone.
-fn take_unnamed(
+/// Tells a record that only the base has, unless the log has its key: then the log decides.
+fn check_only_in_base(
     exported: &BaseItem,
     ranges: &mut Ranges<'_>,
     pacer: &mut Pacer<'_, '_>,
     check: &mut ExportCheck,
 ) -> Result<()> {
+    pacer.advance(0)?;
     ranges.advance_to(&exported.key, pacer)?;
     if ranges.last_of(&exported.key).is_none() {
         check.add_to_names(format!("{} is exported and does not exist", describe(&exported.key)));
@@ -142,7 +142,7 @@ impl<'a> BaseItems<'a> {
         Self { compared, path, frames, items, next: None, last_key: Vec::new(), header: None }
     }
 
-    fn peek(&mut self) -> Result<Option<&BaseItem>> {
+    fn peek(&mut self, pacer: &mut Pacer<'_, '_>) -> Result<Option<&BaseItem>> {
         while self.next.is_none() {
             match self.items.next() {
                 Some(item) if item.key <= self.last_key => {
@@ -153,7 +153,7 @@ impl<'a> BaseItems<'a> {
                     self.last_key.clone_from(&item.key);
                     self.next = Some(item);
                 }
-                None if !self.read_frame()? => break,
+                None if !self.read_frame(pacer)? => break,
                 None => {}
             }
         }
@@ -164,10 +164,12 @@ impl<'a> BaseItems<'a> {
         self.next = None;
     }
 
-    fn read_frame(&mut self) -> Result<bool> {
+    fn read_frame(&mut self, pacer: &mut Pacer<'_, '_>) -> Result<bool> {
         let Compared { exporter, expected, base, .. } = self.compared;
+        let before_bytes = self.frames.end_bytes();
         let frame = self.frames.next(&**base, self.path, &exporter.pool, expected.current.generation)?;
         let Some(frame) = frame else { return Ok(false) };
+        pacer.advance(frame.end_bytes - before_bytes)?;
         let raw = frame.unpack(self.path)?;
         let mut items = Vec::new();
         for item in frame.items(self.path, &raw)? {

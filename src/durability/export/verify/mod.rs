@@ -12,9 +12,10 @@
 //! A verification holds [`Exporter::building`], so that the base stays, and no other lock: exports continue meanwhile. A base that is
 //! due ends it ([`ExportCheck::stopped`]). It holds a snapshot of the namespace while names are compared.
 //!
-//! Memory: some frames (2 MiB each), twice [`EXPORT_VERIFY_KEYS`] keys of a log ([`ranges`]), some keys of each of 16,384 parts of it and
-//! a sample of 65,536 keys, the records of all containers, two recipe containers. Cost: two reads of the base and of the log, one walk of
-//! the namespace, and for each range of keys those parts of the log that may have some of them.
+//! Memory: some frames (2 MiB each); twice [`EXPORT_VERIFY_KEYS`] keys of the log ([`ranges`]), the least and the greatest key of each
+//! table in 16,384 spans of it, and a sample of 65,536 of its keys; the records of all containers; two recipe containers. Cost: two reads
+//! of base and log and one of the copies, one walk of the namespace. For each range of keys: the spans that may have some of them, and the
+//! list of keys that were changed after the exported commit.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
@@ -67,7 +68,7 @@ pub struct ExportCheck {
     pub row: u64,
     /// Records compared.
     pub items: u64,
-    /// Bytes read of the export.
+    /// Bytes read of the export. Base and log are read twice, to be found whole and to be compared.
     pub bytes_read: u64,
     /// Copies of recipe containers examined.
     pub copies: u64,

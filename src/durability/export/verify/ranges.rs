@@ -1,8 +1,8 @@
 //! The last state of each key in a log, by ranges of keys that fit into memory.
 //!
-//! A log has its records in the order of commits. A survey unpacks each frame once. It notes between which keys spans of frames lie, and
-//! a sample of the keys, from which the bounds of the ranges come. A range then reads the spans that may have its keys. Each group is
-//! written in the order of keys (`export::log`), so these are few, unless commits changed keys everywhere.
+//! A log has its records in the order of commits. A survey unpacks each frame once. It notes the least and the greatest key of spans of
+//! frames, and it samples keys. The bounds of the ranges come from the sample. A range reads the spans that may have its keys. Up to
+//! 50,000 keys at a time are written in order (`export::log`), so these spans are few, unless commits changed keys everywhere.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,10 +17,10 @@ use crate::durability::export::files;
 use crate::durability::export::frames::ReadFrame;
 use crate::durability::export::log::{self, Scanned};
 
-/// Spans of a log at most, or one more for each frame that is larger than such a part of the log.
+/// Most spans of a log, but for rounding.
 const SPANS_MAX: u64 = 16_384;
-/// Sampled keys at most, of 300 bytes each.
-const SAMPLE_MAX: usize = 65_536;
+/// Most sampled keys. Few in tests, so that ranges are divided further.
+const SAMPLE_MAX: usize = if cfg!(test) { 32 } else { 65_536 };
 /// Sampled keys of a range, so that ranges differ little in their keys.
 const SAMPLE_OF_A_RANGE: u64 = 128;
 
@@ -31,7 +31,7 @@ pub(super) enum Last {
     Gone,
     /// The hash of the record.
     Is(u64),
-    /// Changed since the export, or already compared.
+    /// Not to be compared: changed after the exported commit, or compared already.
     Done,
 }
 
@@ -60,20 +60,28 @@ impl Span {
     }
 }
 
-/// A sample of keys, each with its hash: those whose hash is a multiple of `stride`.
+/// A sample of keys, each with its hash: those whose hash is a multiple of `stride`, which doubles when there are more than `max`.
 struct Sample {
+    /// Makes the hashes others than those by which a client may have chosen its names.
+    seed: u64,
     stride: u64,
+    max: usize,
     keys: BTreeMap<Vec<u8>, u64>,
 }
 
 impl Sample {
+    /// Takes one key in `stride`.
+    fn new(seed: u64, stride: u64, max: usize) -> Self {
+        Self { seed, stride: stride.max(1), max, keys: BTreeMap::new() }
+    }
+
     fn add(&mut self, key: &[u8]) {
-        let hash = XxHash3_64::oneshot(key);
+        let hash = XxHash3_64::oneshot_with_seed(self.seed, key);
         if !hash.is_multiple_of(self.stride) {
             return;
         }
         self.keys.insert(key.to_vec(), hash);
-        if self.keys.len() > SAMPLE_MAX {
+        if self.keys.len() > self.max {
             self.stride = self.stride.saturating_mul(2);
             self.keys.retain(|_, hash| hash.is_multiple_of(self.stride));
         }
@@ -89,32 +97,41 @@ impl Sample {
 /// What a log says of each key in the range that is being compared. Ranges follow each other in the order of keys.
 pub(super) struct Ranges<'c> {
     compared: &'c Compared<'c>,
+    seed: u64,
+    /// The keys that a range should have. It has twice as many at most.
     range_keys: u64,
     spans: Vec<Span>,
+    /// Whether keys were changed after the exported commit.
+    has_changes: bool,
+    /// The first key of each range but the first.
     bounds: Vec<Vec<u8>>,
-    /// The last header of the log.
+    /// The header of the log's last group.
     header: Option<Vec<u8>>,
+    /// The present range.
     number: usize,
     last: HashMap<u128, Last>,
-    /// Records of the log, in the ranges before, that do not exist.
+    /// Records that the log alone has, in the ranges before.
     only_in_log: u64,
 }
 
 impl<'c> Ranges<'c> {
-    /// Surveys the log, and reads the first range. Each has some `range_keys` keys, and at most twice as many.
+    /// Surveys the log, and reads the first range.
     ///
     /// # Errors
-    /// The log or the namespace cannot be read; the comparison was ended early.
+    /// The log or the namespace cannot be read; no bounds divide the keys of a range that is too large; the comparison was ended early.
     pub(super) fn new(compared: &'c Compared<'c>, range_keys: u64, pacer: &mut Pacer<'_, '_>) -> Result<Self> {
         let generation = compared.expected.current.generation;
         let (path, log_bytes) = (files::log_path(generation), compared.expected.log_bytes);
-        let mut sample = Sample { stride: (range_keys / SAMPLE_OF_A_RANGE).max(1), keys: BTreeMap::new() };
+        let mut seed = [0; 8];
+        dedupfs_sync::entropy::fill(&mut seed).map_err(|error| StoreError::from_io("get", "random bytes", error))?;
+        let seed = u64::from_le_bytes(seed);
+        let mut sample = Sample::new(seed, range_keys / SAMPLE_OF_A_RANGE, SAMPLE_MAX);
         let (mut spans, mut header, mut at_bytes) = (Vec::<Span>::new(), None, 0);
         let start = Scanned::start(compared.expected.current.row);
         let (log, pool) = (&*compared.log, &compared.exporter.pool);
         let scanned = log::scan_to(log, &path, pool, generation, start, log_bytes, &mut |frame| {
-            pacer.advance(0)?;
             let (start_bytes, end_bytes) = (at_bytes, frame.end_bytes);
+            pacer.advance(end_bytes - start_bytes)?;
             at_bytes = end_bytes;
             if spans.last().is_none_or(|span| span.end_bytes - span.start_bytes >= log_bytes / SPANS_MAX) {
                 spans.push(Span { start_bytes, end_bytes, keys: Vec::new() });
@@ -131,10 +148,15 @@ impl<'c> Ranges<'c> {
             })
         })?;
         scanned.rest.map_or(Ok(()), Err)?;
-        compared.each_changed(&mut |key| sample.add(key))?;
+        let mut has_changes = false;
+        compared.each_changed(pacer, &mut |key| {
+            has_changes = true;
+            sample.add(key);
+        })?;
         let bounds = sample.into_bounds(range_keys);
         let (last, only_in_log) = (HashMap::new(), 0);
-        let mut ranges = Self { compared, range_keys, spans, bounds, header, number: 0, last, only_in_log };
+        let mut ranges =
+            Self { compared, seed, range_keys, spans, has_changes, bounds, header, number: 0, last, only_in_log };
         ranges.read(pacer)?;
         Ok(ranges)
     }
@@ -145,7 +167,7 @@ impl<'c> Ranges<'c> {
     /// As those of [`new`](Self::new).
     pub(super) fn advance_to(&mut self, key: &[u8], pacer: &mut Pacer<'_, '_>) -> Result<()> {
         while self.bounds.get(self.number).is_some_and(|bound| key >= bound.as_slice()) {
-            self.next(pacer)?;
+            self.enter_next(pacer)?;
         }
         Ok(())
     }
@@ -155,78 +177,98 @@ impl<'c> Ranges<'c> {
         self.last.get_mut(&XxHash3_128::oneshot(key))
     }
 
-    /// Ends the ranges that are left, and tells the records of all that do not exist. Returns the last header of the log.
+    /// Reads the ranges that are left. Adds a finding with the number of records that the log alone has. Returns the header of the log's
+    /// last group.
     ///
     /// # Errors
     /// As those of [`new`](Self::new).
     pub(super) fn finish(mut self, pacer: &mut Pacer<'_, '_>, check: &mut ExportCheck) -> Result<Option<Vec<u8>>> {
         while self.number < self.bounds.len() {
-            self.next(pacer)?;
+            self.enter_next(pacer)?;
         }
-        self.end();
+        self.leave();
         if self.only_in_log > 0 {
             check.add_to_names(format!("{} records are in the export's log and do not exist", self.only_in_log));
         }
         Ok(self.header)
     }
 
-    fn next(&mut self, pacer: &mut Pacer<'_, '_>) -> Result<()> {
-        self.end();
+    fn enter_next(&mut self, pacer: &mut Pacer<'_, '_>) -> Result<()> {
+        self.leave();
         self.number += 1;
         self.read(pacer)
     }
 
-    fn end(&mut self) {
+    fn leave(&mut self) {
         self.only_in_log += self.last.drain().filter(|(_, last)| matches!(last, Last::Is(_))).count() as u64;
     }
 
-    /// Reads the present range: the last state of each key in the log, then the keys that were changed behind the export.
+    /// Reads the present range. If it has too many keys, it is divided first.
     fn read(&mut self, pacer: &mut Pacer<'_, '_>) -> Result<()> {
+        loop {
+            // Finer, so that it divides what the sample of the survey did not.
+            let stride = self.range_keys / SAMPLE_OF_A_RANGE / 8;
+            let mut sample = Sample::new(self.seed, stride, SAMPLE_MAX);
+            if self.read_into(&mut sample, pacer)? {
+                return Ok(());
+            }
+            self.last.clear();
+            let further = sample.into_bounds(self.range_keys / 2);
+            if further.is_empty() {
+                let path = files::log_path(self.compared.expected.current.generation);
+                let expected = format!("at most {} keys in a range of the log", 2 * self.range_keys);
+                return Err(StoreError::corrupt(path, expected, "more, and none between them").into());
+            }
+            self.bounds.splice(self.number..self.number, further);
+        }
+    }
+
+    /// Reads the last state of each key of the present range: first from the log, then of the keys that were changed after the exported
+    /// commit, which overrides the log. Returns `false` if there are too many. Samples all keys of the range.
+    fn read_into(&mut self, sample: &mut Sample, pacer: &mut Pacer<'_, '_>) -> Result<bool> {
         let generation = self.compared.expected.current.generation;
         let path = files::log_path(generation);
         let begin =
             self.number.checked_sub(1).and_then(|before| self.bounds.get(before)).map_or(&[][..], Vec::as_slice);
         let end = self.bounds.get(self.number).map(Vec::as_slice);
-        let has = |key: &[u8]| key >= begin && end.is_none_or(|end| key < end);
-        let (last, mut is_too_many) = (&mut self.last, false);
+        let (last, mut fits) = (&mut self.last, true);
         let mut note = |key: &[u8], state: Last| {
-            if has(key) {
-                last.insert(XxHash3_128::oneshot(key), state);
-                is_too_many |= last.len() as u64 > 2 * self.range_keys;
+            if key < begin || end.is_some_and(|end| key >= end) {
+                return;
             }
-            !is_too_many
+            sample.add(key);
+            if fits {
+                last.insert(XxHash3_128::oneshot(key), state);
+                fits = last.len() as u64 <= 2 * self.range_keys;
+            }
         };
-        let too_many =
-            || StoreError::corrupt(path.as_str(), "keys spread by their hashes", "too many in one range").into();
         for span in self.spans.iter().filter(|span| span.may_have(begin, end)) {
             let mut at_bytes = span.start_bytes;
             while at_bytes < span.end_bytes {
-                pacer.advance(0)?;
                 let pool = &self.compared.exporter.pool;
                 let frame = ReadFrame::read(&*self.compared.log, &path, pool, generation, at_bytes)?;
+                pacer.advance(frame.end_bytes - at_bytes)?;
                 at_bytes = frame.end_bytes;
-                let mut fits = true;
                 each_record(&frame, &path, &mut |item, key| {
                     if item.table != ExportTable::Header {
-                        fits &= note(key, item.value.map_or(Last::Gone, |value| Last::Is(XxHash3_64::oneshot(value))));
+                        note(key, item.value.map_or(Last::Gone, |value| Last::Is(XxHash3_64::oneshot(value))));
                     }
                 })?;
-                if !fits {
-                    return Err(too_many());
-                }
             }
         }
-        let mut fits = true;
-        self.compared.each_changed(&mut |key| fits &= note(key, Last::Done))?;
-        if fits { Ok(()) } else { Err(too_many()) }
+        if self.has_changes {
+            self.compared.each_changed(pacer, &mut |key| note(key, Last::Done))?;
+        }
+        Ok(fits)
     }
 }
 
 impl Compared<'_> {
-    /// Delivers the keys that were changed behind the export: their records may be old, new or absent.
-    fn each_changed(&self, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
+    /// Delivers the keys that were changed after the exported commit: their records may be old, new or absent.
+    fn each_changed(&self, pacer: &mut Pacer<'_, '_>, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
         let mut ordered = Vec::new();
         self.source.changes_after(self.expected.row, &mut |keys| {
+            pacer.advance(0)?;
             for key in keys {
                 let number = |number: u64| number.to_le_bytes();
                 let (table, key) = match key {
@@ -260,7 +302,7 @@ mod tests {
     #[test]
     fn bounds_divide_keys_into_ranges_of_some_size() {
         for (keys, range_keys) in [(0, 1000), (900, 1000), (100_000_u64, 5000), (1000, 1), (1000, 100)] {
-            let mut sample = Sample { stride: (range_keys / SAMPLE_OF_A_RANGE).max(1), keys: BTreeMap::new() };
+            let mut sample = Sample::new(7, range_keys / SAMPLE_OF_A_RANGE, 1 << 16);
             (0..keys).for_each(|key| sample.add(&key.to_be_bytes()));
             // Again: keys count once.
             (0..keys).for_each(|key| sample.add(&key.to_be_bytes()));
@@ -278,8 +320,8 @@ mod tests {
 
     #[test]
     fn a_sample_stays_small() {
-        let mut sample = Sample { stride: 1, keys: BTreeMap::new() };
-        (0..3 * SAMPLE_MAX as u64).for_each(|key| sample.add(&key.to_be_bytes()));
-        assert!(sample.stride > 1 && sample.keys.len() <= SAMPLE_MAX && sample.keys.len() > SAMPLE_MAX / 4);
+        let mut sample = Sample::new(7, 1, 1000);
+        (0..3000_u64).for_each(|key| sample.add(&key.to_be_bytes()));
+        assert!(sample.stride > 1 && (250..=1000).contains(&sample.keys.len()));
     }
 }
