@@ -85,7 +85,7 @@ pub(crate) const EXPORT_ANEW_MAX: u32 = 3;
 
 /// Keys of a log that the verification of an export aims to hold at a time. It holds twice as many at most, some 20 MiB. Few in tests, so
 /// that short logs have several ranges.
-pub(crate) const EXPORT_VERIFY_KEYS: u64 = if cfg!(test) { 8 } else { 200_000 };
+pub(crate) const EXPORT_VERIFY_KEYS: u64 = if cfg!(test) { 32 } else { 200_000 };
 /// Limit of the bytes of an export that the verification behind a mount reads in a second; the same as of the monthly
 /// scrub.
 pub(crate) const EXPORT_VERIFY_BYTES_PER_S: u64 = 50_000_000;

@@ -169,7 +169,7 @@ impl<'a> BaseItems<'a> {
         let before_bytes = self.frames.end_bytes();
         let frame = self.frames.next(&**base, self.path, &exporter.pool, expected.current.generation)?;
         let Some(frame) = frame else { return Ok(false) };
-        pacer.advance(frame.end_bytes - before_bytes)?;
+        pacer.advance_again(frame.end_bytes - before_bytes)?;
         let raw = frame.unpack(self.path)?;
         let mut items = Vec::new();
         for item in frame.items(self.path, &raw)? {

@@ -68,7 +68,7 @@ pub struct ExportCheck {
     pub row: u64,
     /// Records compared.
     pub items: u64,
-    /// Bytes read of the export. Base and log are read twice, to be found whole and to be compared.
+    /// Bytes of base, log and copies, each counted once. Base and log are read again to be compared.
     pub bytes_read: u64,
     /// Copies of recipe containers examined.
     pub copies: u64,
@@ -129,8 +129,14 @@ struct Pacer<'a, 'p> {
 }
 
 impl Pacer<'_, '_> {
+    /// Notes bytes that were read for the first time.
     fn advance(&mut self, bytes: u64) -> Result<()> {
         self.bytes += bytes;
+        self.advance_again(bytes)
+    }
+
+    /// Notes bytes that were read once more.
+    fn advance_again(&mut self, bytes: u64) -> Result<()> {
         let exporter = self.exporter;
         let is_wanted = exporter.base_wanted.load(Ordering::Relaxed) > 0 || exporter.give_up.load(Ordering::Relaxed);
         let is_replaced = exporter.is_enabled && exporter.state.lock().exported.generation != self.generation;

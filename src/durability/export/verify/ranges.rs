@@ -20,7 +20,7 @@ use crate::durability::export::log::{self, Scanned};
 /// Most spans of a log, but for rounding.
 const SPANS_MAX: u64 = 16_384;
 /// Most sampled keys. Few in tests, so that ranges are divided further.
-const SAMPLE_MAX: usize = if cfg!(test) { 32 } else { 65_536 };
+const SAMPLE_MAX: usize = if cfg!(test) { 128 } else { 65_536 };
 /// Sampled keys of a range, so that ranges differ little in their keys.
 const SAMPLE_OF_A_RANGE: u64 = 128;
 
@@ -131,7 +131,7 @@ impl<'c> Ranges<'c> {
         let (log, pool) = (&*compared.log, &compared.exporter.pool);
         let scanned = log::scan_to(log, &path, pool, generation, start, log_bytes, &mut |frame| {
             let (start_bytes, end_bytes) = (at_bytes, frame.end_bytes);
-            pacer.advance(end_bytes - start_bytes)?;
+            pacer.advance_again(end_bytes - start_bytes)?;
             at_bytes = end_bytes;
             if spans.last().is_none_or(|span| span.end_bytes - span.start_bytes >= log_bytes / SPANS_MAX) {
                 spans.push(Span { start_bytes, end_bytes, keys: Vec::new() });
@@ -247,7 +247,7 @@ impl<'c> Ranges<'c> {
             while at_bytes < span.end_bytes {
                 let pool = &self.compared.exporter.pool;
                 let frame = ReadFrame::read(&*self.compared.log, &path, pool, generation, at_bytes)?;
-                pacer.advance(frame.end_bytes - at_bytes)?;
+                pacer.advance_again(frame.end_bytes - at_bytes)?;
                 at_bytes = frame.end_bytes;
                 each_record(&frame, &path, &mut |item, key| {
                     if item.table != ExportTable::Header {
