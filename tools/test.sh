@@ -19,9 +19,6 @@ export DEDUPFS_REQUIRE_FUSE=1
 # The same for tests of running machines.
 export DEDUPFS_REQUIRE_QEMU=1
 
-# Tests of mounts wait for daemons, disks and machines more than they compute.
-export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
-
 say "cargo test --workspace"
 cargo test --locked --workspace "$@"
 

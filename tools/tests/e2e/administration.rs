@@ -198,7 +198,8 @@ show user
 umount "$mnt"
 $dedupfs mount "$pool" "$mnt"
 show itself
-umount "$mnt"
+# umount(8) does not wait for a daemon that no helper started, and it would be checked while it ends.
+$dedupfs umount "$mnt"
 "#,
     )
     .said();
