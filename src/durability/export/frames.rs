@@ -252,4 +252,23 @@ mod tests {
         assert!(read(FLAG_LAST, 1, 100).is_err());
         assert!(read(FLAG_LAST, 0, EXPORT_FRAME_BYTES_MAX + 1).is_err());
     }
+
+    /// A log with sound checksums could make a reader keep keys of any length.
+    #[test]
+    fn regression_a_key_longer_than_the_namespace_has_is_refused() {
+        let file = MemoryDevice::new().open("log", OpenMode::CreateNew).expect("creates");
+        let is_read = |key_bytes: usize| {
+            let group = Group { generation: 1, number: 1, from_row: 1, row: 2, time_secs: 3 };
+            let mut writer = GroupWriter::new(Arc::clone(&file), POOL, group, 0);
+            let (table, key) = (ExportTable::Names, vec![7; key_bytes]);
+            writer.push(Item { table, key: &key, value: Some(b"value") }).expect("takes an item");
+            writer.finish().expect("writes");
+            let frame = ReadFrame::read(&*file, "log", &POOL, 1, 0).expect("reads");
+            let raw = frame.unpack("log").expect("unpacks");
+            frame.items("log", &raw).is_ok_and(|items| items.len() == 1)
+        };
+        assert!(is_read(KEY_BYTES_MAX));
+        assert!(!is_read(KEY_BYTES_MAX + 1));
+        assert!(!is_read(usize::from(u16::MAX)));
+    }
 }

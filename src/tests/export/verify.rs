@@ -309,6 +309,26 @@ fn regression_a_long_log_is_compared_in_one_walk() {
     assert!(read_bytes < 25 * whole_bytes, "{read_bytes} bytes of {whole_bytes}");
 }
 
+/// The survey's sample gives few bounds for so many keys, so ranges are too large for memory until a finer sample divides them.
+#[test]
+fn regression_ranges_with_too_many_keys_are_divided() {
+    /// Most ranges that a survey's sample of 128 keys bounds.
+    const SURVEYED_RANGES: u64 = 128;
+    let site = Site::new();
+    let pool = site.open();
+    pool.core().exporter.rebase().expect("writes a base");
+    let has_too_many = |files: u64| 2 * files > SURVEYED_RANGES * 2 * EXPORT_VERIFY_KEYS; // A file has an inode and a name.
+    let mut files = 0;
+    while !has_too_many(files) {
+        files += 1;
+        write(&pool, &format!("{files}"), b"");
+    }
+    pool.sync().expect("syncs");
+    pool.core().committer.export().expect("exports");
+    let check = verify(&pool, CopyDepth::Ends);
+    assert!(check.is_sound() && check.items > 2 * files, "{check:?}");
+}
+
 /// Two pools that were one until a moment ago: the meta root of one meets the export of the other. Every frame of it is
 /// whole and its numbers are the expected ones. Only its records show the difference.
 #[test]
