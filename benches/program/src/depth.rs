@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::command::Run;
 use crate::data::{Random, random_file, thin_file};
 use crate::depth_tables;
-use crate::figures::{Figures, timed, timed_with_peak};
+use crate::figures::{Figures, cpu_seconds, timed, timed_with_peak};
 use crate::options::{Caches, PoolOptions, ascending, count, size_4k};
 use crate::pool::{Bench, Pool, Stats, dedupfs};
 use crate::table::{cell, human};
@@ -230,10 +230,13 @@ fn measure(figures: &mut Figures, pool: &mut Pool, content: &mut Content, size: 
     pool.unmount()?;
     for (name, options) in [("fsck", &[][..]), ("trial", &["--trial-recovery"])] {
         files::cold(&pool.path, args.caches.drop_caches)?;
+        let before = cpu_seconds(None);
         let (seconds, peak) = timed_with_peak(dedupfs("fsck").args(options).arg(&pool.path))?;
+        let cpu = cpu_seconds(None) - before;
         figures.note(&format!("{name} {size}"), "dedupfs", seconds);
+        figures.note(&format!("{name} cpu {size}"), "dedupfs", cpu);
         figures.note(&format!("{name} memory {size}"), "dedupfs", peak);
-        say!("run {}: {name}: {seconds:.4} s", figures.run);
+        say!("run {}: {name}: {seconds:.4} s, {cpu:.2} s of the processors", figures.run);
     }
     Ok(())
 }

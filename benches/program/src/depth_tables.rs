@@ -12,7 +12,7 @@ const WORK: [&str; 4] = ["filling", "gc", "check", "scrub"];
 type Row = (&'static str, &'static str, f64, usize);
 
 const MIB: f64 = 1_048_576.0;
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 26] = [
     ("files", "files", 1.0, 0),
     ("chunks", "chunks", 1.0, 0),
     ("index, MiB", "index", MIB, 1),
@@ -34,8 +34,10 @@ const ROWS: [Row; 24] = [
     ("MB read for guides meanwhile", "gc guides", 1e6, 1),
     ("memory of the daemon, MiB", "memory", MIB, 0),
     ("fsck, s", "fsck", 1.0, 2),
+    ("of the processors, s", "fsck cpu", 1.0, 2),
     ("memory of fsck at most, MiB", "fsck memory", MIB, 0),
     ("trial recovery, s", "trial", 1.0, 2),
+    ("of the processors, s", "trial cpu", 1.0, 2),
     ("memory of it at most, MiB", "trial memory", MIB, 0),
 ];
 

@@ -111,7 +111,7 @@ pub fn median(values: &[f64]) -> Option<f64> {
 }
 
 /// Returns the seconds of the processors that the ended children of this process and the daemon have used.
-fn cpu_seconds(daemon: Option<u32>) -> f64 {
+pub fn cpu_seconds(daemon: Option<u32>) -> f64 {
     let ticks = |process: &str, fields: [usize; 2]| {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         // The name of the program may hold anything; after its bracket the third field follows.
