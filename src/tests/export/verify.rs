@@ -305,8 +305,9 @@ fn regression_a_long_log_is_compared_in_one_walk() {
     assert!(items > 50 * EXPORT_VERIFY_KEYS, "{items} records are few ranges");
     let whole_bytes = site.export_bytes();
     println!("{read_bytes} bytes read of an export of {whole_bytes}");
-    // A group has the keys of a few ranges, each of which reads it. If each range read the whole log, it would be 35 times as much.
-    assert!(read_bytes < 15 * whole_bytes, "{read_bytes} bytes of {whole_bytes}");
+    // A group has the keys of a few ranges, each of which reads it, and again when it is divided: 16 to 22 times. If each range read the
+    // whole log, it would be 57 times.
+    assert!(read_bytes < 40 * whole_bytes, "{read_bytes} bytes of {whole_bytes}");
 }
 
 /// The survey's sample gives few bounds for so many keys, so ranges are too large for memory until a finer sample divides them.
