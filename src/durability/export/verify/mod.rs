@@ -12,10 +12,10 @@
 //! A verification holds [`Exporter::building`], so that the base stays, and no other lock: exports continue meanwhile. A base that is
 //! due ends it ([`ExportCheck::stopped`]). It holds a snapshot of the namespace while names are compared.
 //!
-//! Memory: some frames (2 MiB each); twice [`EXPORT_VERIFY_KEYS`] keys of the log ([`ranges`]), the least and the greatest key of each
-//! table in 16,384 spans of it, and a sample of 65,536 of its keys; the records of all containers; two recipe containers. Cost: two reads
-//! of base and log and one of the copies, one walk of the namespace. For each range of keys: the spans that may have some of them, and the
-//! list of keys that were changed after the exported commit.
+//! Memory: some frames (2 MiB each); twice [`EXPORT_VERIFY_KEYS`] keys of the log ([`ranges`]), a bit for each range in each of 16,384
+//! spans of it, and a sample of 65,536 of its keys; the records of all containers; two recipe containers. Cost: two reads of the base, two of
+//! the log, three if it has several ranges of keys, and one of the copies; one walk of the namespace. For each range of keys: the spans that
+//! have some of them, and the list of keys that were changed after the exported commit.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 

@@ -1,10 +1,12 @@
 //! The last state of each key in a log, by ranges of keys that fit into memory.
 //!
-//! A log has its records in the order of commits. A survey unpacks each frame once. It notes the least and the greatest key of spans of
-//! frames, and it samples keys. The bounds of the ranges come from the sample. A range reads the spans that may have its keys. Up to
-//! 50,000 keys at a time are written in order (`export::log`), so these spans are few, unless commits changed keys everywhere.
+//! A log has its records in the order of commits. A survey samples keys, from which the bounds of the ranges come. If there are several
+//! ranges, a second reading notes which spans of frames have keys of which ranges, and a range reads the spans that have some of its keys.
+//! The least and the greatest key of a span would not do: nearly each span has an old key, such as the directory of new files. Up to 50,000
+//! keys at a time are written in order (`export::log`), so the spans of a range are few, unless commits changed keys everywhere.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use dedupfs_base::Result;
 use dedupfs_namespace::{ChangedKey, ExportTable, Item};
@@ -20,7 +22,7 @@ use crate::durability::export::log::{self, Scanned};
 /// Most spans of a log, but for rounding.
 const SPANS_MAX: u64 = 16_384;
 /// Most sampled keys. Few in tests, so that ranges are divided further.
-const SAMPLE_MAX: usize = if cfg!(test) { 128 } else { 65_536 };
+const SAMPLE_MAX: usize = if cfg!(test) { 512 } else { 65_536 };
 /// Sampled keys of a range, so that ranges differ little in their keys.
 const SAMPLE_OF_A_RANGE: u64 = 128;
 
@@ -39,25 +41,27 @@ pub(super) enum Last {
 struct Span {
     start_bytes: u64,
     end_bytes: u64,
-    /// The least and the greatest key of each table.
-    keys: Vec<(Vec<u8>, Vec<u8>)>,
+    /// A bit for each surveyed range: whether the span has keys of it.
+    ranges: Vec<u64>,
 }
 
 impl Span {
-    fn add(&mut self, key: &[u8]) {
-        match self.keys.iter_mut().find(|(least, _)| least.first() == key.first()) {
-            None => self.keys.push((key.to_vec(), key.to_vec())),
-            Some((least, _)) if key < least.as_slice() => key.clone_into(least),
-            Some((_, greatest)) if key > greatest.as_slice() => key.clone_into(greatest),
-            Some(_) => {}
+    fn note(&mut self, surveyed: usize) {
+        if let Some(bits) = self.ranges.get_mut(surveyed / 64) {
+            *bits |= 1 << (surveyed % 64);
         }
     }
 
-    /// Whether it may have keys from `begin` on and before `end`.
-    fn may_have(&self, begin: &[u8], end: Option<&[u8]>) -> bool {
-        let is_beyond = |least: &[u8]| end.is_some_and(|end| least >= end);
-        self.keys.iter().any(|(least, greatest)| greatest.as_slice() >= begin && !is_beyond(least))
+    fn has(&self, surveyed: usize) -> bool {
+        self.ranges.get(surveyed / 64).is_some_and(|bits| bits & 1 << (surveyed % 64) != 0)
     }
+}
+
+/// Where a range begins.
+struct Bound {
+    key: Vec<u8>,
+    /// The number of the surveyed range that it lies in.
+    surveyed: usize,
 }
 
 /// A sample of keys, each with its hash: those whose hash is a multiple of `stride`, which doubles when there are more than `max`.
@@ -100,11 +104,12 @@ pub(super) struct Ranges<'c> {
     seed: u64,
     /// The keys that a range should have. It has twice as many at most.
     range_keys: u64,
+    /// All frames of the log. The surveyed ranges are those before any was divided.
     spans: Vec<Span>,
     /// Whether keys were changed after the exported commit.
     has_changes: bool,
-    /// The first key of each range but the first.
-    bounds: Vec<Vec<u8>>,
+    /// One for each range but the first.
+    bounds: Vec<Bound>,
     /// The header of the log's last group.
     header: Option<Vec<u8>>,
     /// The present range.
@@ -133,16 +138,14 @@ impl<'c> Ranges<'c> {
             let (start_bytes, end_bytes) = (at_bytes, frame.end_bytes);
             pacer.advance_again(end_bytes - start_bytes)?;
             at_bytes = end_bytes;
-            if spans.last().is_none_or(|span| span.end_bytes - span.start_bytes >= log_bytes / SPANS_MAX) {
-                spans.push(Span { start_bytes, end_bytes, keys: Vec::new() });
+            match spans.last_mut() {
+                Some(span) if span.end_bytes - span.start_bytes < log_bytes / SPANS_MAX => span.end_bytes = end_bytes,
+                _ => spans.push(Span { start_bytes, end_bytes, ranges: Vec::new() }),
             }
-            let Some(span) = spans.last_mut() else { return Ok(()) };
-            span.end_bytes = end_bytes;
             each_record(frame, &path, &mut |item, key| {
                 if item.table == ExportTable::Header {
                     header = item.value.map(<[u8]>::to_vec);
                 } else {
-                    span.add(key);
                     sample.add(key);
                 }
             })
@@ -153,7 +156,24 @@ impl<'c> Ranges<'c> {
             has_changes = true;
             sample.add(key);
         })?;
-        let bounds = sample.into_bounds(range_keys);
+        let keys = sample.into_bounds(range_keys).into_iter().enumerate();
+        let bounds: Vec<Bound> = keys.map(|(before, key)| Bound { key, surveyed: before + 1 }).collect();
+        for span in &mut spans {
+            span.ranges = vec![0; bounds.len() / 64 + 1];
+            if bounds.is_empty() {
+                span.note(0);
+                continue;
+            }
+            let mut noted = None;
+            let range_bytes = span.start_bytes..span.end_bytes;
+            compared.each_record_of(range_bytes, pacer, &mut |_, key| {
+                let surveyed = bounds.partition_point(|bound| key >= bound.key.as_slice());
+                if noted != Some(surveyed) {
+                    noted = Some(surveyed);
+                    span.note(surveyed);
+                }
+            })?;
+        }
         let (last, only_in_log) = (HashMap::new(), 0);
         let mut ranges =
             Self { compared, seed, range_keys, spans, has_changes, bounds, header, number: 0, last, only_in_log };
@@ -166,7 +186,7 @@ impl<'c> Ranges<'c> {
     /// # Errors
     /// As those of [`new`](Self::new).
     pub(super) fn advance_to(&mut self, key: &[u8], pacer: &mut Pacer<'_, '_>) -> Result<()> {
-        while self.bounds.get(self.number).is_some_and(|bound| key >= bound.as_slice()) {
+        while self.bounds.get(self.number).is_some_and(|bound| key >= bound.key.as_slice()) {
             self.enter_next(pacer)?;
         }
         Ok(())
@@ -219,6 +239,8 @@ impl<'c> Ranges<'c> {
                 let expected = format!("at most {} keys in a range of the log", 2 * self.range_keys);
                 return Err(StoreError::corrupt(path, expected, "more, and none between them").into());
             }
+            let surveyed = begin_of(&self.bounds, self.number).map_or(0, |bound| bound.surveyed);
+            let further = further.into_iter().map(|key| Bound { key, surveyed });
             self.bounds.splice(self.number..self.number, further);
         }
     }
@@ -226,11 +248,9 @@ impl<'c> Ranges<'c> {
     /// Reads the last state of each key of the present range: first from the log, then of the keys that were changed after the exported
     /// commit, which overrides the log. Returns `false` if there are too many. Samples all keys of the range.
     fn read_into(&mut self, sample: &mut Sample, pacer: &mut Pacer<'_, '_>) -> Result<bool> {
-        let generation = self.compared.expected.current.generation;
-        let path = files::log_path(generation);
-        let begin =
-            self.number.checked_sub(1).and_then(|before| self.bounds.get(before)).map_or(&[][..], Vec::as_slice);
-        let end = self.bounds.get(self.number).map(Vec::as_slice);
+        let begin = begin_of(&self.bounds, self.number);
+        let (begin, surveyed) = begin.map_or((&[][..], 0), |bound| (bound.key.as_slice(), bound.surveyed));
+        let end = self.bounds.get(self.number).map(|bound| bound.key.as_slice());
         let (last, mut fits) = (&mut self.last, true);
         let mut note = |key: &[u8], state: Last| {
             if key < begin || end.is_some_and(|end| key >= end) {
@@ -242,19 +262,10 @@ impl<'c> Ranges<'c> {
                 fits = last.len() as u64 <= 2 * self.range_keys;
             }
         };
-        for span in self.spans.iter().filter(|span| span.may_have(begin, end)) {
-            let mut at_bytes = span.start_bytes;
-            while at_bytes < span.end_bytes {
-                let pool = &self.compared.exporter.pool;
-                let frame = ReadFrame::read(&*self.compared.log, &path, pool, generation, at_bytes)?;
-                pacer.advance_again(frame.end_bytes - at_bytes)?;
-                at_bytes = frame.end_bytes;
-                each_record(&frame, &path, &mut |item, key| {
-                    if item.table != ExportTable::Header {
-                        note(key, item.value.map_or(Last::Gone, |value| Last::Is(XxHash3_64::oneshot(value))));
-                    }
-                })?;
-            }
+        for span in self.spans.iter().filter(|span| span.has(surveyed)) {
+            self.compared.each_record_of(span.start_bytes..span.end_bytes, pacer, &mut |item, key| {
+                note(key, item.value.map_or(Last::Gone, |value| Last::Is(XxHash3_64::oneshot(value))));
+            })?;
         }
         if self.has_changes {
             self.compared.each_changed(pacer, &mut |key| note(key, Last::Done))?;
@@ -263,7 +274,35 @@ impl<'c> Ranges<'c> {
     }
 }
 
+/// The bound where a range begins; the first range has none.
+fn begin_of(bounds: &[Bound], number: usize) -> Option<&Bound> {
+    bounds.get(number.checked_sub(1)?)
+}
+
 impl Compared<'_> {
+    /// Delivers the records in these bytes of the log, but for headers, each with its key in the order of keys.
+    fn each_record_of(
+        &self,
+        range_bytes: Range<u64>,
+        pacer: &mut Pacer<'_, '_>,
+        visit: &mut dyn FnMut(&Item<'_>, &[u8]),
+    ) -> Result<()> {
+        let generation = self.expected.current.generation;
+        let path = files::log_path(generation);
+        let mut at_bytes = range_bytes.start;
+        while at_bytes < range_bytes.end {
+            let frame = ReadFrame::read(&*self.log, &path, &self.exporter.pool, generation, at_bytes)?;
+            pacer.advance_again(frame.end_bytes - at_bytes)?;
+            at_bytes = frame.end_bytes;
+            each_record(&frame, &path, &mut |item, key| {
+                if item.table != ExportTable::Header {
+                    visit(item, key);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
     /// Delivers the keys that were changed after the exported commit: their records may be old, new or absent.
     fn each_changed(&self, pacer: &mut Pacer<'_, '_>, visit: &mut dyn FnMut(&[u8])) -> Result<()> {
         let mut ordered = Vec::new();
