@@ -152,10 +152,10 @@ fn guide(generation: u64, parts: &[u8], meta: &[u8], payload: &[u8]) -> Result<(
     let disk = disk(&guide_name(3, generation), &[parts, &frame].concat())?;
     let names = GuideNames { id: 3, generation, seal, directory_offset: parts.len() as u64, tankers: vec![1, 2] };
     let file = with_writer(&disk, |writer| GuideFile::open(writer, names))?;
-    let packed = file.read_slots(7, &mut || true).map(Option::unwrap_or_default);
+    let filters: Result<Vec<_>> = (0..file.parts()).map(|part| file.read_filter(part, 7)).collect();
     for prefix in [0, 1 << 63, u64::MAX] {
         let key = Key::of_prefix(prefix);
-        let _ = packed.as_ref().map(|packed| file.may_have(key, packed, 7));
+        let _ = filters.as_ref().map(|filters| file.may_have(key, filters));
         let _ = file.tankers_of(&PageCache::new(0), key, &mut Vec::new());
     }
     let _ = file.for_each_place(Prefixes::ALL, &mut |_| {});

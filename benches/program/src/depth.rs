@@ -216,6 +216,8 @@ fn measure(figures: &mut Figures, pool: &mut Pool, content: &mut Content, size: 
     }
     store(figures, "again", size, pool, || content.write_again(pool, args.probe))?;
     files::remove(&pool.at("again"))?;
+    // Counts what was removed, which reads the index, too.
+    pool.reclaim()?;
     let held_bytes = content.held_bytes;
     store(figures, "new", size, pool, || content.fill(pool, held_bytes + args.probe))?;
     pool.reclaim()?;

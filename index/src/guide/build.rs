@@ -129,6 +129,10 @@ impl Index {
         let replaced = plan.taken.iter().chain(&plan.renewed).filter_map(|number| set.guides().get(*number));
         let replaces = replaced.map(|guided| guided.guide.id()).collect();
         let guide = if sources.ids.is_empty() { None } else { self.make_guide(&sources, go_on)? };
+        if let Some(guide) = &guide {
+            // A lookup asks it page by page until it has filters.
+            self.fit_guides(Some(guide), go_on);
+        }
         let is_made = guide.is_some();
         if is_made || sources.ids.is_empty() {
             let mut work = self.guide_work.lock();
@@ -164,8 +168,19 @@ impl Index {
     /// Loads the filters of guides as far as the filter array leaves memory. Further tankers in the array may take the rest of the limit. Until
     /// then guides are asked page by page. Asks `go_on` before each part of a guide, and ends when it says no.
     pub fn load_guides(&self, go_on: &mut dyn FnMut() -> bool) {
+        self.fit_guides(None, go_on);
+    }
+
+    /// Loads them, also those of a guide that is not published.
+    fn fit_guides(&self, made: Option<&Arc<Guide>>, go_on: &mut dyn FnMut() -> bool) {
         let _one = self.guides_loading.lock();
-        let guides: Vec<Arc<Guide>> = self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();
+        // Before the set: one that a checkpoint publishes meanwhile is in it.
+        let built = self.guide_work.lock().built.as_ref().and_then(|built| built.guide.clone());
+        let mut guides: Vec<Arc<Guide>> =
+            self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();
+        let unpublished = built.iter().chain(made).filter(|guide| guides.iter().all(|other| other.id() != guide.id()));
+        let unpublished: Vec<Arc<Guide>> = unpublished.cloned().collect();
+        guides.extend(unpublished);
         let _timed = (!guides.is_empty()).then(|| profile::of(Component::Guides));
         let limit_bytes = self.filter_limit_bytes();
         fit(&guides, limit_bytes.saturating_sub(self.filters.sizes().bytes), go_on);

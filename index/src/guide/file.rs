@@ -13,8 +13,7 @@ use dedupfs_store::device::{DeviceFile, OpenMode};
 use dedupfs_store::frame::{Expect, FrameHeader, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{Fingerprint, Result, StoreError};
 
-use super::PADDING_BYTES;
-use super::fuse::{self, Form};
+use super::fuse::{self, Form, Packed};
 use crate::names::{FileWriter, guide_name, join};
 use crate::prefixes::Prefixes;
 use crate::sealed::{PageCache, PageKey, Writer, bucket_of_prefix};
@@ -33,8 +32,8 @@ const PAGES_MIN: u32 = 1 << (KEY_BITS - ENTRY_KEY_BITS);
 const PAGES_MAX: u32 = 1 << 23;
 /// Pages with one filter.
 const PAGES_PER_PART: u32 = PAGES_MIN;
-/// Cells of a page in the mean, 16 KiB: the unit of reading.
-const PAGE_CELLS: u64 = 2048;
+/// Cells of a page in the mean, 16 KiB: the unit of reading. Few in tests, so that guides have several parts.
+const PAGE_CELLS: u64 = if cfg!(test) { 4 } else { 2048 };
 /// Most cells of a page, and slots of a part: far more than chance brings.
 const PAGE_CELLS_MAX: u32 = 1 << 20;
 const PART_SLOTS_MAX: u32 = 1 << 25;
@@ -94,8 +93,6 @@ struct Part {
     offset: u64,
     form: Form,
     slots_checksum: u64,
-    /// Slots of the parts before it.
-    first_slot: u64,
 }
 
 /// The parts of a file that tell where everything is.
@@ -175,9 +172,18 @@ impl GuideFile {
         self.directory.cells.iter().map(|cells| u64::from(*cells)).sum()
     }
 
-    /// Slots of the filters of all parts.
+    /// Slots of all parts.
     pub(crate) fn slots(&self) -> u64 {
-        self.directory.parts.last().map_or(0, |part| part.first_slot + u64::from(part.form.slots()))
+        self.directory.parts.iter().map(|part| u64::from(part.form.slots())).sum()
+    }
+
+    pub(crate) fn parts(&self) -> usize {
+        self.directory.parts.len()
+    }
+
+    /// Bytes of the filters of all parts with so many bits for each slot.
+    pub(crate) fn filter_bytes(&self, bits: u32) -> u64 {
+        self.directory.parts.iter().map(|part| Packed::bytes_of(u64::from(part.form.slots()), bits)).sum()
     }
 
     pub(crate) fn pages(&self) -> u32 {
@@ -193,30 +199,25 @@ impl GuideFile {
         self.names.directory_offset + frame as u64
     }
 
-    /// Reads the filters of all parts: the lowest `bits` of each slot, packed. Asks `go_on` before each part; `None` if it says no.
-    pub(crate) fn read_slots(&self, bits: u32, go_on: &mut dyn FnMut() -> bool) -> Result<Option<Vec<u8>>> {
-        // Four bytes are read at once, also behind the last slot.
-        let packed_bytes = (self.slots() * u64::from(bits)).div_ceil(8) + PADDING_BYTES;
-        let mut packed = Vec::with_capacity(packed_bytes as usize);
-        let (mut used_bits, mut bytes) = (0, Vec::new());
-        for (number, part) in self.directory.parts.iter().enumerate() {
-            if !go_on() {
-                return Ok(None);
-            }
-            bytes.resize(part.form.slots() as usize * SLOT_BYTES, 0);
-            self.file.read_exact_at(&mut bytes, part.offset)?;
-            self.verify(&format!("filter {number}"), part.slots_checksum, &bytes)?;
-            let slots = bytes.as_chunks::<SLOT_BYTES>().0.iter().map(|slot| u16::from_le_bytes(*slot));
-            fuse::pack(slots, bits, &mut packed, &mut used_bits);
-        }
-        packed.resize(packed.len() + 4, 0);
-        Ok(Some(packed))
+    /// Reads the filter of a part, with the lowest `bits` of each slot.
+    pub(crate) fn read_filter(&self, number: usize, bits: u32) -> Result<Packed> {
+        let Some(part) = self.directory.parts.get(number) else { return Ok(Packed::default()) };
+        let mut bytes = vec![0; part.form.slots() as usize * SLOT_BYTES];
+        self.file.read_exact_at(&mut bytes, part.offset)?;
+        self.verify(&format!("filter {number}"), part.slots_checksum, &bytes)?;
+        Ok(Packed::new(bytes.as_chunks().0.iter().map(|slot| u16::from_le_bytes(*slot)), bits))
     }
 
-    /// Whether a cell of this key may be in the tankers, given the filters as [`read_slots`](Self::read_slots) gives them.
-    pub(crate) fn may_have(&self, key: Key, packed: &[u8], bits: u32) -> bool {
-        let part = self.directory.parts.get((key.page(self.pages()) / PAGES_PER_PART) as usize);
-        part.is_none_or(|part| part.form.may_have(key.0, packed, part.first_slot * u64::from(bits), bits))
+    /// The filter of a part with fewer bits than it has in memory.
+    pub(crate) fn coarser(&self, number: usize, filter: &Packed, bits: u32) -> Packed {
+        self.directory.parts.get(number).map_or_else(Packed::default, |part| filter.coarser(part.form.slots(), bits))
+    }
+
+    /// Whether a cell of this key may be in the tankers, given the filters of all parts.
+    pub(crate) fn may_have(&self, key: Key, filters: &[Packed]) -> bool {
+        let number = (key.page(self.pages()) / PAGES_PER_PART) as usize;
+        let found = self.directory.parts.get(number).zip(filters.get(number));
+        found.is_none_or(|(part, filter)| part.form.may_have(key.0, filter))
     }
 
     /// Appends the numbers of the tankers that have cells of this key. One page is read, unless the cache has it.
@@ -291,8 +292,7 @@ impl Directory {
         let (form, slots) =
             built.ok_or_else(|| StoreError::corrupt(path, "keys in order that a filter can have", keys.len()))?;
         let bytes: Vec<u8> = slots.iter().flat_map(|slot| slot.to_le_bytes()).collect();
-        let first_slot = self.parts.last().map_or(0, |part| part.first_slot + u64::from(part.form.slots()));
-        self.parts.push(Part { offset, form, slots_checksum: checksum(&bytes), first_slot });
+        self.parts.push(Part { offset, form, slots_checksum: checksum(&bytes) });
         file.append(&bytes)?;
         let mut written = bytes.len() as u64;
         let (mut rest, mut start) = (places, 0);
@@ -373,7 +373,6 @@ impl Directory {
         meta.finish()?;
         let mut payload = ByteReader::new(frame.payload, path);
         let mut directory = Self::default();
-        let mut first_slot = 0_u64;
         for _ in 0..parts {
             let (segments, exponent, seed) = (payload.u32()?, payload.u16()?, payload.u16()?);
             let slots_checksum = payload.u64()?;
@@ -384,8 +383,7 @@ impl Directory {
                     format!("{segments} segments of 2^{exponent}"),
                 )
             })?;
-            directory.parts.push(Part { offset: 0, form, slots_checksum, first_slot });
-            first_slot += u64::from(form.slots());
+            directory.parts.push(Part { offset: 0, form, slots_checksum });
         }
         let mut offset = 0_u64;
         for part in &mut directory.parts {

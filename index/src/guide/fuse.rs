@@ -119,25 +119,65 @@ impl Form {
         Some(numbers)
     }
 
-    /// Whether the set may have a key, given its slots' lowest `bits` bits from bit `first_bit` on, packed, with three bytes behind them.
-    pub(crate) fn may_have(self, key: u64, packed: &[u8], first_bit: u64, bits: u32) -> bool {
+    /// Whether the set may have a key, given its slots.
+    pub(crate) fn may_have(self, key: u64, slots: &Packed) -> bool {
         let hash = self.hash(key);
         let mut found = u32::from(number_of(hash));
         for place in self.places(hash) {
-            found ^= slot(packed, first_bit + u64::from(place) * u64::from(bits));
+            found ^= slots.at(place);
         }
-        found & ((1 << bits) - 1) == 0
+        found & ((1 << slots.bits) - 1) == 0
+    }
+}
+
+/// The lowest bits of each slot of a filter, one slot behind the other. Without any bits the filter says "perhaps" to everything.
+#[derive(Default, Debug)]
+pub(crate) struct Packed {
+    bits: u32,
+    bytes: Vec<u8>,
+}
+
+impl Packed {
+    pub(crate) fn new(slots: impl ExactSizeIterator<Item = u16>, bits: u32) -> Self {
+        let mut packed = Self { bits, bytes: vec![0; Self::bytes_of(slots.len() as u64, bits) as usize] };
+        for (number, slot) in (0_u64..).zip(slots) {
+            let first_bit = number * u64::from(bits);
+            if let Some(place) = packed.bytes.get_mut((first_bit / 8) as usize..).and_then(<[u8]>::first_chunk_mut) {
+                let lowest = u32::from(slot) & ((1 << bits) - 1);
+                *place = (u32::from_le_bytes(*place) | lowest << (first_bit % 8)).to_le_bytes();
+            }
+        }
+        packed
+    }
+
+    /// The bytes of so many slots. Four are read at once, also behind the last slot.
+    pub(crate) fn bytes_of(slots: u64, bits: u32) -> u64 {
+        if bits == 0 { 0 } else { (slots * u64::from(bits)).div_ceil(8) + u64::from(u32::BITS / 8 - 1) }
+    }
+
+    /// The first `slots` slots with fewer bits.
+    pub(crate) fn coarser(&self, slots: u32, bits: u32) -> Self {
+        Self::new((0..slots).map(|slot| self.at(slot) as u16), bits)
+    }
+
+    pub(crate) fn bits(&self) -> u32 {
+        self.bits
+    }
+
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.bytes.capacity() as u64
+    }
+
+    /// A slot: its lowest bits are right.
+    fn at(&self, slot: u32) -> u32 {
+        let first_bit = u64::from(slot) * u64::from(self.bits);
+        let bytes = self.bytes.get((first_bit / 8) as usize..).and_then(<[u8]>::first_chunk).copied();
+        u32::from_le_bytes(bytes.unwrap_or_default()) >> (first_bit % 8)
     }
 }
 
 fn number_of(hash: u64) -> u16 {
     (hash ^ (hash >> 32)) as u16
-}
-
-/// The bits from `first_bit` on: at least 25 are right.
-fn slot(packed: &[u8], first_bit: u64) -> u32 {
-    let bytes = packed.get((first_bit / 8) as usize..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
-    u32::from_le_bytes(bytes) >> (first_bit % 8)
 }
 
 /// Makes the filter of these keys, each once. `None`: no seed fits, which is as good as impossible.
@@ -146,19 +186,6 @@ pub(crate) fn build(keys: &[u64]) -> Option<(Form, Vec<u16>)> {
         let form = Form::new(keys.len() as u32, seed);
         Some((form, form.assigned(keys)?))
     })
-}
-
-/// Appends the lowest bits of numbers to packed ones, of which `used_bits` are there.
-pub(crate) fn pack(numbers: impl Iterator<Item = u16>, bits: u32, packed: &mut Vec<u8>, used_bits: &mut u64) {
-    for number in numbers {
-        let (at, shift) = ((*used_bits / 8) as usize, (*used_bits % 8) as u32);
-        packed.resize(packed.len().max(at + 4), 0);
-        if let Some(place) = packed.get_mut(at..).and_then(<[u8]>::first_chunk_mut::<4>) {
-            let word = u32::from_le_bytes(*place) | (u32::from(number) & ((1 << bits) - 1)) << shift;
-            *place = word.to_le_bytes();
-        }
-        *used_bits += u64::from(bits);
-    }
 }
 
 #[cfg(test)]
@@ -174,12 +201,11 @@ mod tests {
         let inside = keys(0, count);
         let (form, numbers) = build(&inside).expect("can be built");
         assert_eq!(numbers.len(), form.slots() as usize);
-        // Behind others, at a bit that is no byte's first.
-        let (mut packed, mut used_bits) = (Vec::new(), 0);
-        pack([0xffff; 3].into_iter(), bits, &mut packed, &mut used_bits);
-        let first_bit = used_bits;
-        pack(numbers.into_iter(), bits, &mut packed, &mut used_bits);
-        let has = |key: &u64| form.may_have(*key, &packed, first_bit, bits);
+        let whole = Packed::new(numbers.iter().copied(), 16);
+        let packed = Packed::new(numbers.into_iter(), bits);
+        assert_eq!(packed.memory_bytes(), Packed::bytes_of(u64::from(form.slots()), bits));
+        assert_eq!(whole.coarser(form.slots(), bits).bytes, packed.bytes);
+        let has = |key: &u64| form.may_have(*key, &packed);
         assert!(inside.iter().all(has), "{count} keys, {bits} bits");
         let others = keys(1 << 40, 100_000);
         others.iter().filter(|key| has(key)).count() as f64 / others.len() as f64
@@ -188,7 +214,7 @@ mod tests {
     #[test]
     fn it_has_all_keys_and_few_others() {
         for count in [0, 1, 2, 3, 7, 100, 5000, 200_000] {
-            for bits in [2, 5, 8, 13, 16] {
+            for bits in [0, 1, 2, 5, 8, 13, 16] {
                 let (found, expected) = (false_share(count, bits), 0.5_f64.powi(bits as i32));
                 // Of a handful of keys, slots repeat.
                 let margin = if count < 100 { 100.0 } else { 1.1 };

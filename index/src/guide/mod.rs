@@ -24,11 +24,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dedupfs_store::StoreError;
+use dedupfs_store::{Result, StoreError};
 use dedupfs_sync::RwLock;
 
 pub(crate) use build::{Built, GuideWork};
 pub(crate) use file::{GuideFile, GuideNames, Key, TANKERS_MAX};
+
+use fuse::Packed;
 
 use crate::bloom::Hashes;
 use crate::sealed::{PageCache, SealedTanker, Writer};
@@ -37,27 +39,28 @@ use crate::sealed::{PageCache, SealedTanker, Writer};
 pub(crate) const UNGUIDED_USUALLY: u64 = 2 * plan::GROUP as u64;
 /// Most bits of a slot: so many are stored.
 const BITS_MAX: u32 = 16;
-/// Bytes behind the slots, because four are read at once.
-pub(crate) const PADDING_BYTES: u64 = 8;
 
-/// The filters of a guide in memory. Without any bits they say "perhaps" to everything.
-#[derive(Debug, Default)]
-struct Filter {
-    bits: u32,
-    packed: Vec<u8>,
+/// The filters of a guide in memory, one for each part of its file. They get other bits part by part, while all are asked.
+#[derive(Debug)]
+struct Filters {
+    parts: Vec<Packed>,
+    /// All of them were loaded once.
+    are_loaded: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Guide {
     pub(crate) file: GuideFile,
-    filter: RwLock<Option<Arc<Filter>>>,
+    filters: RwLock<Filters>,
     /// A part of the file cannot be read: the guide is to be made anew.
     is_damaged: AtomicBool,
 }
 
 impl Guide {
     pub(crate) fn new(file: GuideFile) -> Self {
-        Self { file, filter: RwLock::new(None), is_damaged: AtomicBool::new(false) }
+        let parts = (0..file.parts()).map(|_| Packed::default()).collect();
+        let filters = RwLock::new(Filters { parts, are_loaded: false });
+        Self { file, filters, is_damaged: AtomicBool::new(false) }
     }
 
     /// Opens the guides that a manifest names, without their filters. One that cannot be opened is given up.
@@ -78,31 +81,62 @@ impl Guide {
 
     /// Calls `each` with the numbers of those keys of which there may be a cell. Needs no I/O.
     pub(crate) fn ask(&self, hashes: &[Hashes], mut each: impl FnMut(usize)) {
-        let filter = self.filter.read().clone().unwrap_or_default();
+        let filters = self.filters.read();
         for (number, hashes) in hashes.iter().enumerate() {
-            if self.file.may_have(hashes.key, &filter.packed, filter.bits) {
+            if self.file.may_have(hashes.key, &filters.parts) {
                 each(number);
             }
         }
     }
 
-    /// The bits of each slot in memory; `None` until the filter was loaded.
+    /// The bits of each slot in memory, of the coarsest part; `None` until all filters were loaded once.
     pub(crate) fn bits(&self) -> Option<u32> {
-        self.filter.read().as_ref().map(|filter| filter.bits)
+        let filters = self.filters.read();
+        filters.are_loaded.then(|| filters.parts.iter().map(Packed::bits).min().unwrap_or(0))
     }
 
     pub(crate) fn filter_bytes(&self) -> u64 {
-        self.filter.read().as_ref().map_or(0, |filter| filter.packed.capacity() as u64)
+        self.filters.read().parts.iter().map(Packed::memory_bytes).sum()
     }
 
-    /// Loads the filter with so many bits for each slot.
-    fn load(&self, bits: u32, go_on: &mut dyn FnMut() -> bool) {
-        let packed = if bits == 0 { Ok(Some(Vec::new())) } else { self.file.read_slots(bits, go_on) };
-        match packed {
-            Ok(None) => {}
-            Ok(Some(packed)) => *self.filter.write() = Some(Arc::new(Filter { bits, packed })),
-            Err(error) => self.note_damage(&error),
+    /// Gives up bits of the filters that have more than so many. Returns `false` if `go_on`, which is asked before each part, ended it.
+    fn coarsen(&self, bits: u32, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let coarser = |number: usize| Ok(self.file.coarser(number, &self.filters.read().parts[number], bits));
+        self.change(|now| now > bits, coarser, go_on)
+    }
+
+    /// Reads the filters that have fewer bits. Returns as `coarsen` does.
+    fn load(&self, bits: u32, go_on: &mut dyn FnMut() -> bool) -> bool {
+        let goes_on = self.change(|now| now < bits, |number| self.file.read_filter(number, bits), go_on);
+        if goes_on && !self.is_damaged.load(Ordering::Relaxed) {
+            self.filters.write().are_loaded = true;
         }
+        goes_on
+    }
+
+    fn change(
+        &self,
+        is_due: impl Fn(u32) -> bool,
+        make: impl Fn(usize) -> Result<Packed>,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> bool {
+        for number in 0..self.file.parts() {
+            if !is_due(self.filters.read().parts[number].bits()) {
+                continue;
+            }
+            if !go_on() {
+                return false;
+            }
+            // Lookups do not wait for it.
+            match make(number) {
+                Ok(filter) => self.filters.write().parts[number] = filter,
+                Err(error) => {
+                    self.note_damage(&error);
+                    return true;
+                }
+            }
+        }
+        true
     }
 
     fn note_damage(&self, error: &StoreError) {
@@ -112,10 +146,6 @@ impl Guide {
                 self.file.names.tankers.len()
             );
         }
-    }
-
-    fn unload(&self) {
-        *self.filter.write() = None;
     }
 }
 
@@ -175,16 +205,14 @@ pub(crate) fn guided_by<'g>(guides: impl Iterator<Item = &'g Arc<Guide>>) -> Has
 }
 
 /// The bits of each guide's slots, of which there are `slots`, within a limit: each further bit goes where it prevents the most false answers
-/// for its bytes, so smaller guides have more (as in "Monkey"; Dayan et al., 2017).
-fn bits_within(slots: &[u64], limit_bytes: u64) -> Vec<u32> {
+/// for its bytes, so smaller guides have more (as in "Monkey"; Dayan et al., 2017). `bytes_of` tells the bytes of a guide's filters with so many.
+fn bits_within(slots: &[u64], bytes_of: impl Fn(usize, u32) -> u64, limit_bytes: u64) -> Vec<u32> {
     let mut bits = vec![0; slots.len()];
-    let bytes_of = |number: usize, bits: u32| (slots[number] * u64::from(bits)).div_ceil(8) + PADDING_BYTES;
     let mut left_bytes = limit_bytes;
     let mut open: Vec<usize> = (0..slots.len()).collect();
     let worth = |number: usize, bits: u32| 0.5_f64.powi(bits as i32) / slots[number].max(1) as f64;
     while let Some(&best) = open.iter().max_by(|a, b| worth(**a, bits[**a]).total_cmp(&worth(**b, bits[**b]))) {
-        let before = if bits[best] == 0 { 0 } else { bytes_of(best, bits[best]) };
-        let more_bytes = bytes_of(best, bits[best] + 1) - before;
+        let more_bytes = bytes_of(best, bits[best] + 1) - bytes_of(best, bits[best]);
         match left_bytes.checked_sub(more_bytes) {
             Some(left) if bits[best] < BITS_MAX => (left_bytes, bits[best]) = (left, bits[best] + 1),
             _ => open.retain(|number| *number != best),
@@ -193,25 +221,24 @@ fn bits_within(slots: &[u64], limit_bytes: u64) -> Vec<u32> {
     bits
 }
 
-/// Loads filters, and loads them anew with other bits, so that those of all guides fit into a limit, and are not far coarser than they could
-/// be. One that cannot be read says "perhaps" to everything.
+/// Loads filters, and gives them other bits, so that those of all guides fit into a limit, and are not far coarser than they could be. Part by
+/// part, so that lookups are answered meanwhile. A part that cannot be read stays as it is.
 pub(crate) fn fit(guides: &[Arc<Guide>], limit_bytes: u64, go_on: &mut dyn FnMut() -> bool) {
     let slots: Vec<u64> = guides.iter().map(|guide| guide.file.slots()).collect();
-    let best = bits_within(&slots, limit_bytes);
+    let bytes_of = |number: usize, bits: u32| guides[number].file.filter_bytes(bits);
+    let best = bits_within(&slots, bytes_of, limit_bytes);
     // A bit more or less is not worth a reading.
     let kept: Vec<u32> = guides.iter().zip(&best).map(|(guide, best)| guide.bits().unwrap_or(*best)).collect();
-    let bytes = kept.iter().zip(&slots).map(|(bits, slots)| (slots * u64::from(*bits)).div_ceil(8) + PADDING_BYTES);
+    let bytes = kept.iter().enumerate().map(|(number, bits)| bytes_of(number, *bits));
     let is_kept = bytes.sum::<u64>() <= limit_bytes && kept.iter().zip(&best).all(|(kept, best)| *best < kept + 2);
     let wanted = if is_kept { kept } else { best };
-    // A damaged one waits for its successor.
-    let is_due = |guide: &Guide, bits: u32| guide.bits() != Some(bits) && !guide.is_damaged.load(Ordering::Relaxed);
-    let changed = || guides.iter().zip(&wanted).filter(|(guide, bits)| is_due(guide, **bits));
-    // Those that become coarser make room first.
-    let coarser = changed().filter(|(guide, bits)| guide.bits().is_some_and(|now| now > **bits));
-    for (guide, bits) in coarser.collect::<Vec<_>>().into_iter().chain(changed()) {
-        guide.unload();
-        guide.load(*bits, go_on);
-    }
+    // Those that become coarser make room first. A damaged guide waits for its successor.
+    let _all = guides.iter().zip(&wanted).all(|(guide, bits)| guide.coarsen(*bits, go_on))
+        && guides
+            .iter()
+            .zip(&wanted)
+            .filter(|(guide, _)| !guide.is_damaged.load(Ordering::Relaxed))
+            .all(|(guide, bits)| guide.load(*bits, go_on));
 }
 
 #[cfg(test)]
@@ -220,10 +247,13 @@ mod tests {
 
     #[test]
     fn bits_fall_with_the_limit_and_rise_with_the_rank() {
-        assert_eq!(bits_within(&[8000, 800_000, 80], u64::MAX), [16, 16, 16]);
-        assert_eq!(bits_within(&[8000, 800_000, 80], 820_000), [16, 8, 16]);
-        assert_eq!(bits_within(&[8000, 800_000, 80], 110_000), [9, 1, 16]);
-        assert_eq!(bits_within(&[8000, 800_000, 80], 100), [0, 0, 9]);
-        assert_eq!(bits_within(&[], 0), Vec::<u32>::new());
+        let slots = [8000, 800_000, 80];
+        let within =
+            |limit_bytes| bits_within(&slots, |number, bits| Packed::bytes_of(slots[number], bits), limit_bytes);
+        assert_eq!(within(u64::MAX), [16, 16, 16]);
+        assert_eq!(within(820_000), [16, 8, 16]);
+        assert_eq!(within(110_000), [9, 1, 16]);
+        assert_eq!(within(100), [0, 0, 9]);
+        assert_eq!(bits_within(&[], |_, _| 0, 0), Vec::<u32>::new());
     }
 }

@@ -109,6 +109,66 @@ fn regression_a_higher_limit_reaches_the_filters_of_guides() {
     assert_has(&index, 0..6000);
 }
 
+/// Filters were loaded at the next look behind the checkpoint that published a guide, and until then each new fingerprint read a page.
+#[test]
+fn regression_a_guide_has_its_filters_before_it_is_asked() {
+    for filter_bytes in [4 << 20, 8000] {
+        let (_, index) = empty(IndexOptions { filter_bytes, ..ROOMY });
+        let (mut row, mut made, mut coarsest) = (0, 0, u64::MAX);
+        for from in (0..10_000).step_by(64) {
+            row += 1;
+            let changes: Vec<_> = (from..from + 64).map(|number| insert(number, 1 + number / 10)).collect();
+            index.apply(row, &changes).unwrap();
+            index.checkpoint(row).unwrap();
+            if !index.tend_guides(&mut || true).unwrap() {
+                continue;
+            }
+            let unpublished = index.stats().filter_bytes;
+            index.checkpoint(row).unwrap();
+            let stats = index.stats();
+            assert!(unpublished <= filter_bytes && stats.filter_bytes <= filter_bytes, "{unpublished}, {stats:?}");
+            (made, coarsest) = (made + 1, coarsest.min(stats.guide_bits_per_cell));
+            let reads = absent_reads(&index, 1000);
+            assert!(reads <= 1500 >> stats.guide_bits_per_cell.min(7), "{reads} reads, {stats:?}");
+        }
+        assert!(
+            made > 30 && if filter_bytes > 8000 { coarsest == 16 } else { (1..9).contains(&coarsest) },
+            "{coarsest}"
+        );
+        assert_has(&index, 0..10_000);
+    }
+}
+
+/// Each part of a guide keeps the bits that it has until it has others.
+#[test]
+fn filters_get_other_bits_part_by_part() {
+    let (_, index) = empty(IndexOptions { filter_bytes: 12_000, ..ROOMY });
+    grow(&index, &mut 0, 0..10_000);
+    let (bits, usually) = (index.stats().guide_bits_per_cell, absent_reads(&index, 2000));
+    assert!((4..12).contains(&bits), "{bits}");
+    index.raise_filter_limit(18_000);
+    let (mut looks, mut before) = (0, u64::MAX);
+    index.load_guides(&mut || {
+        looks += 1;
+        let reads = absent_reads(&index, 2000);
+        assert!(reads <= usually + usually / 2, "{reads} reads, {usually} with the filters before");
+        before = before.min(reads);
+        true
+    });
+    assert!(looks > 8 && before < usually / 2 && index.stats().guide_bits_per_cell >= bits + 2, "{looks} parts");
+    // Ended in the middle, it goes on later.
+    index.raise_filter_limit(4 << 20);
+    let mut parts = 3;
+    index.load_guides(&mut || {
+        parts -= 1;
+        parts > 0
+    });
+    assert!((bits..16).contains(&index.stats().guide_bits_per_cell));
+    index.load_guides(&mut || true);
+    assert_eq!(index.stats().guide_bits_per_cell, 16);
+    assert_has(&index, 0..10_000);
+}
+
 #[test]
 fn what_guides_lead_to_can_change_and_go() {
     let (disk, index) = empty(ROOMY);
