@@ -27,7 +27,7 @@
 //! 5. a part of the garbage map, or its total (never two, never across I/O; see `occupancy`);
 //! 6. the set of lost fingerprints.
 //!
-//! Apart from these: `guides_loading` and the gathering of lost cells, each before all others; `guide_work`, a leaf.
+//! Apart from these: `guides_loading` and the gathering of lost cells, each before all others; `guide_work` and a guide's filters, leaves.
 
 #![forbid(unsafe_code)]
 #![warn(unreachable_pub)]

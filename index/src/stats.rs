@@ -101,7 +101,7 @@ impl Index {
         let covered = set.tankers().iter().filter(|tanker| tanker.filter.is_some()).count() as u64;
         let uncovered = (set.tankers().len() as u64).saturating_sub(covered + guided);
         let bits = |guide: &Guide| guide.bits().unwrap_or(0);
-        let unpublished = self.guide_work.lock().built.as_ref().and_then(|built| built.guide.clone());
+        let unpublished = self.guide_work.lock().unpublished();
         let with_filters = guides.iter().copied().chain(unpublished.as_deref());
         let filter_bytes = filters.bytes + with_filters.map(Guide::filter_bytes).sum::<u64>();
         let tanker_false_reads = self.filters.fullness().expected_false_reads(filters.fold, covered, uncovered);

@@ -36,6 +36,11 @@ pub(crate) struct GuideWork {
 }
 
 impl GuideWork {
+    /// The guide that is made and not published.
+    pub(crate) fn unpublished(&self) -> Option<Arc<Guide>> {
+        self.built.as_ref().and_then(|built| built.guide.clone())
+    }
+
     /// The file that no manifest names yet.
     pub(crate) fn file(&self) -> Option<String> {
         let built = self.built.as_ref().and_then(|built| built.guide.as_ref());
@@ -171,11 +176,11 @@ impl Index {
         self.fit_guides(None, go_on);
     }
 
-    /// Loads them, also those of a guide that is not published.
+    /// Loads the filters of all guides, also of one that no checkpoint has published yet.
     fn fit_guides(&self, made: Option<&Arc<Guide>>, go_on: &mut dyn FnMut() -> bool) {
         let _one = self.guides_loading.lock();
         // Before the set: one that a checkpoint publishes meanwhile is in it.
-        let built = self.guide_work.lock().built.as_ref().and_then(|built| built.guide.clone());
+        let built = self.guide_work.lock().unpublished();
         let mut guides: Vec<Arc<Guide>> =
             self.sealed_set().guides().iter().map(|guided| guided.guide.clone()).collect();
         let unpublished = built.iter().chain(made).filter(|guide| guides.iter().all(|other| other.id() != guide.id()));

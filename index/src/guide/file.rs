@@ -182,7 +182,7 @@ impl GuideFile {
     }
 
     /// Bytes of the filters of all parts with so many bits for each slot.
-    pub(crate) fn filter_bytes(&self, bits: u32) -> u64 {
+    pub(crate) fn bytes_with(&self, bits: u32) -> u64 {
         self.directory.parts.iter().map(|part| Packed::bytes_of(u64::from(part.form.slots()), bits)).sum()
     }
 

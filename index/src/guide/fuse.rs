@@ -150,7 +150,7 @@ impl Packed {
         packed
     }
 
-    /// The bytes of so many slots. Four are read at once, also behind the last slot.
+    /// The bytes of so many slots. Four bytes are read at once, also those of the last slot.
     pub(crate) fn bytes_of(slots: u64, bits: u32) -> u64 {
         if bits == 0 { 0 } else { (slots * u64::from(bits)).div_ceil(8) + u64::from(u32::BITS / 8 - 1) }
     }

@@ -102,19 +102,20 @@ impl Guide {
     /// Gives up bits of the filters that have more than so many. Returns `false` if `go_on`, which is asked before each part, ended it.
     fn coarsen(&self, bits: u32, go_on: &mut dyn FnMut() -> bool) -> bool {
         let coarser = |number: usize| Ok(self.file.coarser(number, &self.filters.read().parts[number], bits));
-        self.change(|now| now > bits, coarser, go_on)
+        self.change_parts(|now| now > bits, coarser, go_on)
     }
 
     /// Reads the filters that have fewer bits. Returns as `coarsen` does.
     fn load(&self, bits: u32, go_on: &mut dyn FnMut() -> bool) -> bool {
-        let goes_on = self.change(|now| now < bits, |number| self.file.read_filter(number, bits), go_on);
+        let goes_on = self.change_parts(|now| now < bits, |number| self.file.read_filter(number, bits), go_on);
         if goes_on && !self.is_damaged.load(Ordering::Relaxed) {
             self.filters.write().are_loaded = true;
         }
         goes_on
     }
 
-    fn change(
+    /// Makes the filters of those parts anew whose bits `is_due` names.
+    fn change_parts(
         &self,
         is_due: impl Fn(u32) -> bool,
         make: impl Fn(usize) -> Result<Packed>,
@@ -222,23 +223,28 @@ fn bits_within(slots: &[u64], bytes_of: impl Fn(usize, u32) -> u64, limit_bytes:
 }
 
 /// Loads filters, and gives them other bits, so that those of all guides fit into a limit, and are not far coarser than they could be. Part by
-/// part, so that lookups are answered meanwhile. A part that cannot be read stays as it is.
+/// part, so that lookups are answered meanwhile. A part that cannot be read, and those behind it, stay as they are.
 pub(crate) fn fit(guides: &[Arc<Guide>], limit_bytes: u64, go_on: &mut dyn FnMut() -> bool) {
     let slots: Vec<u64> = guides.iter().map(|guide| guide.file.slots()).collect();
-    let bytes_of = |number: usize, bits: u32| guides[number].file.filter_bytes(bits);
+    let bytes_of = |number: usize, bits: u32| guides[number].file.bytes_with(bits);
     let best = bits_within(&slots, bytes_of, limit_bytes);
     // A bit more or less is not worth a reading.
     let kept: Vec<u32> = guides.iter().zip(&best).map(|(guide, best)| guide.bits().unwrap_or(*best)).collect();
     let bytes = kept.iter().enumerate().map(|(number, bits)| bytes_of(number, *bits));
     let is_kept = bytes.sum::<u64>() <= limit_bytes && kept.iter().zip(&best).all(|(kept, best)| *best < kept + 2);
     let wanted = if is_kept { kept } else { best };
-    // Those that become coarser make room first. A damaged guide waits for its successor.
-    let _all = guides.iter().zip(&wanted).all(|(guide, bits)| guide.coarsen(*bits, go_on))
-        && guides
-            .iter()
-            .zip(&wanted)
-            .filter(|(guide, _)| !guide.is_damaged.load(Ordering::Relaxed))
-            .all(|(guide, bits)| guide.load(*bits, go_on));
+    // Those that become coarser make room first.
+    for (guide, bits) in guides.iter().zip(&wanted) {
+        if !guide.coarsen(*bits, go_on) {
+            return;
+        }
+    }
+    for (guide, bits) in guides.iter().zip(&wanted) {
+        // A damaged one waits for its successor.
+        if !guide.is_damaged.load(Ordering::Relaxed) && !guide.load(*bits, go_on) {
+            return;
+        }
+    }
 }
 
 #[cfg(test)]
