@@ -13,6 +13,7 @@ mod fingerprint;
 pub mod frame;
 mod id;
 pub mod node;
+pub mod objects;
 mod operations;
 pub mod profile;
 pub mod recipe;

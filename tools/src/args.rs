@@ -5,6 +5,8 @@
 pub(crate) mod batch;
 pub(crate) mod cluster;
 pub(crate) mod helpers;
+#[cfg(feature = "remote")]
+pub(crate) mod remote;
 pub(crate) mod versions;
 
 use std::num::NonZeroU64;
@@ -79,6 +81,8 @@ pub(crate) enum Command {
     Fsck(FsckArgs),
     Scrub(ScrubArgs),
     Recover(RecoverArgs),
+    #[cfg(feature = "remote")]
+    StoreCheck(remote::StoreCheckArgs),
     #[command(hide = true)]
     Generate(GenerateArgs),
 }
@@ -107,6 +111,8 @@ impl Command {
             Self::Fsck(args) => args.json,
             Self::Scrub(args) => args.json,
             Self::Recover(args) => args.json,
+            #[cfg(feature = "remote")]
+            Self::StoreCheck(args) => args.json,
             Self::Generate(args) => args.json,
         }
     }

@@ -19,6 +19,8 @@ pub(crate) mod scrub;
 pub(crate) mod series;
 pub(crate) mod snapshot;
 pub(crate) mod stats;
+#[cfg(feature = "remote")]
+pub(crate) mod store_check;
 pub(crate) mod sync;
 pub(crate) mod thaw;
 pub(crate) mod trial;

@@ -22,6 +22,10 @@ pub(crate) const FSCK_UNCORRECTED: u8 = 4;
 /// fsck: ended early, by a signal, `--stop` or an unmount; added to the other codes.
 pub(crate) const FSCK_ENDED_EARLY: u8 = 32;
 
+#[cfg(feature = "remote")]
+pub(crate) const HELP_OF_STORES: &str = "\
+Exit codes: 0 ok; 1 failed, or the store cannot hold copies of pools; 2 usage; 5 no space.";
+
 /// Lists of the exit codes in the `--help` of commands.
 pub(crate) const HELP: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;

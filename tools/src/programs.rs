@@ -47,6 +47,8 @@ fn perform(command: &Command) -> Result<u8, Failure> {
         Command::Prune(args) => prune::run(args),
         Command::Series(args) => series::run(args),
         Command::Recover(args) => recover::run(args),
+        #[cfg(feature = "remote")]
+        Command::StoreCheck(args) => crate::commands::store_check::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Scrub(args) => scrub::run(args),
         Command::Fsck(args) => fsck::run(args),

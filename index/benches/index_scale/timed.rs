@@ -39,6 +39,10 @@ impl Device for TimedDevice {
         self.inner.rename(from, to)
     }
 
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()> {
+        self.inner.rename_absent(from, to)
+    }
+
     fn create_directory(&self, path: &str) -> Result<()> {
         self.inner.create_directory(path)
     }

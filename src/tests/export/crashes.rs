@@ -88,6 +88,11 @@ impl Device for Watched {
         self.disk.rename(from, to)
     }
 
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()> {
+        self.camera.see(&self.disk);
+        self.disk.rename_absent(from, to)
+    }
+
     fn create_directory(&self, path: &str) -> Result<()> {
         self.disk.create_directory(path)
     }

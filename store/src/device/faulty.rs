@@ -262,6 +262,11 @@ impl Device for FaultyDevice {
         self.inner.rename(from, to)
     }
 
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()> {
+        self.check(Operation::Rename, &format!("{from}\n{to}"))?;
+        self.inner.rename_absent(from, to)
+    }
+
     fn create_directory(&self, path: &str) -> Result<()> {
         self.check(Operation::CreateDirectory, path)?;
         self.inner.create_directory(path)

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dedupfs_sync::OnceLock;
-use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
+use rustix::fs::{Advice, CWD, FallocateFlags, OFlags, RenameFlags, fadvise, fallocate, renameat_with};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
 use super::path::{FILE_BYTES_MAX, check_directory, check_file, check_writable, range_end};
@@ -142,6 +142,21 @@ impl Device for FileDevice {
             return Err(fail(io::ErrorKind::IsADirectory.into()));
         }
         std::fs::rename(source, target).map_err(fail)
+    }
+
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()> {
+        check_file(from)?;
+        check_file(to)?;
+        waiting::announce();
+        let (source, target) = (self.at(from), self.at(to));
+        match renameat_with(CWD, &source, CWD, &target, RenameFlags::NOREPLACE) {
+            // Network filesystems know no such flag, but links.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => {
+                std::fs::hard_link(&source, &target).and_then(|()| std::fs::remove_file(&source))
+            }
+            renamed => renamed.map_err(io::Error::from),
+        }
+        .map_err(|error| StoreError::from_io("rename", from, error))
     }
 
     fn create_directory(&self, path: &str) -> Result<()> {

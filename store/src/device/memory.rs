@@ -119,6 +119,35 @@ impl MemoryDevice {
         Ok(())
     }
 
+    /// Renames a file if `may` allows it, which gets what is at `to`.
+    fn rename_if(&self, from: &str, to: &str, may: impl FnOnce(Option<&Item>) -> Result<()>) -> Result<()> {
+        check_file(from)?;
+        check_file(to)?;
+        let _power = self.shared.power.read();
+        let mut tree = self.shared.tree.lock();
+        let source = tree.file("rename", from)?;
+        let (from_parent, from_name) = split(from);
+        let (to_parent, to_name) = split(to);
+        let target = tree.directory("rename", to_parent).map_err(|error| at(error, from))?;
+        let replaced = target.volatile.get(to_name).cloned();
+        may(replaced.as_ref())?;
+        match &replaced {
+            Some(Item::Directory) => return Err(failure("rename", from, io::ErrorKind::IsADirectory)),
+            // Two names of one file (only a crash makes them), or one name twice: as in rename(2), nothing happens.
+            Some(Item::File(file)) if Arc::ptr_eq(file, &source) => return Ok(()),
+            _ => {}
+        }
+        let item = Item::File(source);
+        if from_parent == to_parent {
+            target.change(NameChange::Rename(from_name.to_owned(), to_name.to_owned(), item));
+        } else {
+            target.change(NameChange::Insert(to_name.to_owned(), item));
+            tree.directory("rename", from_parent)?.change(NameChange::Remove(from_name.to_owned()));
+        }
+        self.shared.drop_name(replaced);
+        Ok(())
+    }
+
     /// The unsynced writes of the file that is at `path` now. The handle follows the file through renames, and can give
     /// them up as Linux does after a failed sync: readers still see them, and no later sync makes them durable.
     pub(super) fn unsynced(&self, path: &str) -> Result<Unsynced> {
@@ -218,30 +247,12 @@ impl Device for MemoryDevice {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        check_file(from)?;
-        check_file(to)?;
-        let _power = self.shared.power.read();
-        let mut tree = self.shared.tree.lock();
-        let source = tree.file("rename", from)?;
-        let (from_parent, from_name) = split(from);
-        let (to_parent, to_name) = split(to);
-        let target = tree.directory("rename", to_parent).map_err(|error| at(error, from))?;
-        let replaced = target.volatile.get(to_name).cloned();
-        match &replaced {
-            Some(Item::Directory) => return Err(failure("rename", from, io::ErrorKind::IsADirectory)),
-            // Two names of one file (only a crash makes them), or one name twice: as in rename(2), nothing happens.
-            Some(Item::File(file)) if Arc::ptr_eq(file, &source) => return Ok(()),
-            _ => {}
-        }
-        let item = Item::File(source);
-        if from_parent == to_parent {
-            target.change(NameChange::Rename(from_name.to_owned(), to_name.to_owned(), item));
-        } else {
-            target.change(NameChange::Insert(to_name.to_owned(), item));
-            tree.directory("rename", from_parent)?.change(NameChange::Remove(from_name.to_owned()));
-        }
-        self.shared.drop_name(replaced);
-        Ok(())
+        self.rename_if(from, to, |_| Ok(()))
+    }
+
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()> {
+        let exists = |_: &Item| failure("rename", from, io::ErrorKind::AlreadyExists);
+        self.rename_if(from, to, |target| target.map_or(Ok(()), |target| Err(exists(target))))
     }
 
     fn create_directory(&self, path: &str) -> Result<()> {

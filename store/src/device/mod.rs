@@ -104,6 +104,8 @@ pub trait Device: Debug + Send + Sync {
     /// Atomically renames a file (not a directory) over another; durable after [`sync_directory`](Self::sync_directory)
     /// of its parent. Between two directories: sync the target's first.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
+    /// As [`rename`](Self::rename), within one directory, but nothing may be at `to`: the error is then that of a file that exists.
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()>;
     /// Creates a directory and its missing parents; no error if it exists. Each is durable after
     /// [`sync_directory`](Self::sync_directory) of its parent.
     fn create_directory(&self, path: &str) -> Result<()>;

@@ -95,6 +95,10 @@ impl Device for ObservedDevice {
         self.around(&Call::Rename { from, to }, || self.inner.rename(from, to))
     }
 
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()> {
+        self.around(&Call::Rename { from, to }, || self.inner.rename_absent(from, to))
+    }
+
     fn create_directory(&self, path: &str) -> Result<()> {
         self.around(&Call::CreateDirectory { path }, || self.inner.create_directory(path))
     }

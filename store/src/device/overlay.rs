@@ -129,6 +129,27 @@ impl OverlayDevice {
     ) -> Result<Arc<FileNode>> {
         self.file(names, operation, path)?.ok_or_else(|| StoreError::NotFound { path: path.to_owned() })
     }
+
+    fn rename_if(&self, from: &str, to: &str, must_be_absent: bool) -> Result<()> {
+        check_file(from)?;
+        check_file(to)?;
+        let mut names = self.names.lock();
+        let file = self.existing(&mut names, "rename", from)?;
+        if !self.has_directory(&names, split(to).0)? {
+            return Err(StoreError::NotFound { path: from.to_owned() });
+        }
+        if self.has_directory(&names, to)? {
+            return Err(failure("rename", from, io::ErrorKind::IsADirectory));
+        }
+        if must_be_absent && self.file(&mut names, "rename", to)?.is_some() {
+            return Err(failure("rename", from, io::ErrorKind::AlreadyExists));
+        }
+        if from != to {
+            names.insert(to.to_owned(), Name::File(file));
+            names.insert(from.to_owned(), Name::Gone);
+        }
+        Ok(())
+    }
 }
 
 impl Device for OverlayDevice {
@@ -163,21 +184,11 @@ impl Device for OverlayDevice {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        check_file(from)?;
-        check_file(to)?;
-        let mut names = self.names.lock();
-        let file = self.existing(&mut names, "rename", from)?;
-        if !self.has_directory(&names, split(to).0)? {
-            return Err(StoreError::NotFound { path: from.to_owned() });
-        }
-        if self.has_directory(&names, to)? {
-            return Err(failure("rename", from, io::ErrorKind::IsADirectory));
-        }
-        if from != to {
-            names.insert(to.to_owned(), Name::File(file));
-            names.insert(from.to_owned(), Name::Gone);
-        }
-        Ok(())
+        self.rename_if(from, to, false)
+    }
+
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()> {
+        self.rename_if(from, to, true)
     }
 
     fn create_directory(&self, path: &str) -> Result<()> {

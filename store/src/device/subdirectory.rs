@@ -43,6 +43,10 @@ impl Device for Subdirectory {
         self.device.rename(&self.outer(from), &self.outer(to))
     }
 
+    fn rename_absent(&self, from: &str, to: &str) -> Result<()> {
+        self.device.rename_absent(&self.outer(from), &self.outer(to))
+    }
+
     fn create_directory(&self, path: &str) -> Result<()> {
         self.device.create_directory(&self.outer(path))
     }

@@ -138,6 +138,8 @@ fn every_command_prints_lines_of_one_shape() {
     ok(DEDUPFS, &[&"fsck", &"--trial-recovery", &site.pool], &["trial_recovery"]);
     ok(DEDUPFS, &[&"fsck", &"--repair", &"--yes", &site.pool], &["repair"]);
     ok(DEDUPFS, &[&"recover", &"--force", &"--yes", &site.pool], &["recover"]);
+    fs::create_dir(root.join("objects")).unwrap();
+    ok(DEDUPFS, &[&"store-check", &root.join("objects")], &["store_check"]);
 
     site.mount().ok();
     let absent = root.join("absent");
@@ -167,6 +169,7 @@ fn every_command_prints_lines_of_one_shape() {
     fail(DEDUPFS, &[&"history", &absent, &"file"]);
     fail(DEDUPFS, &[&"series", &"show", &absent]);
     fail(DEDUPFS, &[&"recover", &absent]);
+    fail(DEDUPFS, &[&"store-check", &absent]);
     fail(STATS, &[&absent]);
     fail(STATS, &[&"--would-free", &absent]);
     fail(STATS, &[&"--tree", &absent]);

@@ -10,6 +10,7 @@ mod images;
 mod json;
 mod messages;
 mod mounts;
+mod object_stores;
 mod profile;
 mod site;
 mod sources;

@@ -196,6 +196,9 @@ impl Device for Panicking {
     fn rename(&self, from: &str, to: &str) -> dedupfs_store::Result<()> {
         self.inner.rename(from, to)
     }
+    fn rename_absent(&self, from: &str, to: &str) -> dedupfs_store::Result<()> {
+        self.inner.rename_absent(from, to)
+    }
     fn create_directory(&self, path: &str) -> dedupfs_store::Result<()> {
         self.inner.create_directory(path)
     }
