@@ -46,6 +46,25 @@ need_fuse() {
     [ -e /dev/fuse ] || fail "no /dev/fuse: load the module fuse, or start the container with --device /dev/fuse --cap-add SYS_ADMIN"
 }
 
+# moto, a store of objects for tests, in a Python environment of its own. Exports DEDUPFS_MOTO, its program.
+need_moto() {
+    local home=${XDG_CACHE_HOME:-$HOME/.cache}/dedupfs-tests
+    need python3=python3 flock=util-linux
+    python3 -c 'import ensurepip' 2>/dev/null || need no-such-command=python3-venv
+    mkdir -p "$home"
+    # Two checks that run beside each other install it once.
+    (
+        flock 9
+        [ -e "$home/moto-5.2.5/whole" ] && exit
+        say "installing moto 5.2.5 in $home"
+        rm -rf "$home/moto-5.2.5"
+        python3 -m venv "$home/moto-5.2.5" &&
+            "$home/moto-5.2.5/bin/pip" install -q 'moto[s3]==5.2.5' flask flask-cors &&
+            touch "$home/moto-5.2.5/whole"
+    ) 9>"$home/lock" || return 1
+    export DEDUPFS_MOTO=$home/moto-5.2.5/bin/moto_server
+}
+
 # A nightly toolchain and cargo-fuzz, which needs it.
 need_fuzz() {
     rustc +nightly --version >/dev/null 2>&1 || {

@@ -18,6 +18,12 @@ need rsync=rsync tar=tar cmp=diffutils setfattr=attr setfacl=acl python3=python3
 export DEDUPFS_REQUIRE_FUSE=1
 # The same for tests of running machines.
 export DEDUPFS_REQUIRE_QEMU=1
+# The same for tests of stores of objects, if their server can be had.
+if need_moto; then
+    export DEDUPFS_REQUIRE_MOTO=1
+else
+    say "NOT RUN: tests beside moto, because it cannot be installed here"
+fi
 
 say "cargo test --workspace"
 cargo test --locked --workspace "$@"
