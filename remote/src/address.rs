@@ -18,12 +18,12 @@ use crate::s3::{Bucket, Environment, S3Objects};
 pub enum Address {
     /// A directory: `/mnt/usb/replica`, `./replica` or `file:///mnt/usb/replica`.
     Directory(PathBuf),
-    /// A bucket: `s3://BUCKET/PREFIX?endpoint=URL&region=NAME&class=NAME`. Credentials, and what the address leaves out, come from the
+    /// A bucket: `s3://BUCKET/PREFIX?endpoint=URL&region=NAME&class=NAME`. Credentials, and a region or server that the address leaves out, come from the
     /// environment, as for other programs (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_ENDPOINT_URL`, `AWS_REGION`).
     Bucket(Bucket),
 }
 
-/// An address that cannot be used, with what to do.
+/// An address that cannot be used, with advice.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages say the meaning of each field")]
 pub enum AddressError {
@@ -111,7 +111,8 @@ impl Bucket {
         }
         let prefix = uri.path().as_str().trim_matches('/').to_owned();
         if !prefix.is_empty() {
-            Key::new(prefix.as_str()).map_err(|error| error.to_string())?;
+            Key::new(prefix.as_str())
+                .map_err(|_| format!("its prefix {prefix:?} has other characters than a-z, 0-9, - and /"))?;
         }
         let mut bucket = Self { name, prefix, endpoint: None, region: None, class: None };
         let query = uri.query().map(|query| query.as_str()).unwrap_or_default();
@@ -123,14 +124,29 @@ impl Bucket {
                 "class" => &mut bucket.class,
                 other => return Err(format!("there is no option {other}, but endpoint, region and class")),
             };
+            if option == "endpoint" && value.contains('@') {
+                return Err(
+                    "its endpoint has credentials, which other users could see: put them into the environment \
+                            (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+                        .to_owned(),
+                );
+            }
             if value.is_empty() || place.is_some() {
                 return Err(format!("{option} has no value, or two"));
             }
             *place = Some(value.to_owned());
         }
+        if bucket.class.as_ref().is_some_and(|class| COLD_CLASSES.contains(&class.as_str())) {
+            return Err("objects of its class cannot be read at once, and each creation may have to compare: take a class that can, \
+                        such as STANDARD_IA or GLACIER_IR"
+                .to_owned());
+        }
         Ok(bucket)
     }
 }
+
+/// Storage classes from which objects must be brought back first.
+const COLD_CLASSES: [&str; 2] = ["GLACIER", "DEEP_ARCHIVE"];
 
 /// Leaves out credentials, so that no message has them.
 fn without_secrets(text: &str) -> String {
@@ -175,9 +191,11 @@ mod tests {
             ("gopher://bucket", "gopher:// is not known"),
             ("s3://", "no bucket"),
             ("s3://key:secret@backups/web1", "put them into the environment"),
+            ("s3://backups?endpoint=http://key:secret@127.0.0.1:7070", "put them into the environment"),
             ("s3://127.0.0.1:7070/backups", "?endpoint=URL"),
             ("s3://backups/Web 1", ""),
             ("s3://backups/../x", "a-z, 0-9"),
+            ("s3://backups?class=DEEP_ARCHIVE", "GLACIER_IR"),
             ("s3://backups?colour=red", "no option colour"),
             ("s3://backups?region=", "no value"),
             ("s3://backups?region=a&region=b", "or two"),

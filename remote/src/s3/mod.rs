@@ -1,7 +1,7 @@
 //! A bucket of a store that speaks the protocol of S3.
 //!
 //! Requests are made by the crate `object_store`, on one thread of its runtime; each caller waits for its own. An operation that fails for
-//! now is tried again [`ATTEMPTS`] times, here and not below, because a creation whose acknowledgement was lost must be compared with what
+//! now is tried up to [`ATTEMPTS`] times, here and not below, because a creation whose acknowledgement was lost must be compared with what
 //! is there.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use dedupfs_store::objects::{
-    Class, Created, Head, KEY_BYTES_MAX, Key, OBJECT_BYTES_MAX, ObjectError, Objects, Removed, Result,
+    Class, Created, Head, KEY_BYTES_MAX, Key, OBJECT_BYTES_MAX, ObjectError, Objects, Removed, Result, check_len,
 };
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use object_store::aws::{AmazonS3, AmazonS3Builder};
@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 
 mod errors;
 
-use errors::{Reason, reason, translate};
+use errors::{Reason, translate};
 
 /// How often an operation is tried.
 const ATTEMPTS: u32 = 4;
@@ -40,6 +40,22 @@ const CREDENTIALS: [&str; 4] = [
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 ];
+/// Variables that are heeded. The address says the bucket, so that no other variable may.
+const HEEDED: [&str; 11] = [
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AWS_DEFAULT_REGION",
+    "AWS_REGION",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_ROLE_ARN",
+    "AWS_ROLE_SESSION_NAME",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE",
+];
+/// Variables that say the server, if the address does not.
+const ENDPOINTS: [&str; 2] = ["AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"];
 /// Objects listed at a time.
 const PAGE: usize = 1000;
 /// Region of stores that have none.
@@ -97,34 +113,8 @@ impl S3Objects {
     pub(crate) fn open(bucket: &Bucket, environment: &Environment) -> std::result::Result<Self, String> {
         // The same for all: a second one is refused, and does not matter.
         let _is_set = rustls::crypto::ring::default_provider().install_default();
-        let client = ClientOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT)
-            .with_timeout(REQUEST_TIMEOUT)
-            .with_read_timeout_disabled();
-        let once = RetryConfig { max_retries: 0, retry_timeout: REQUEST_TIMEOUT, backoff: BackoffConfig::default() };
-        let mut builder = AmazonS3Builder::new()
-            .with_bucket_name(&bucket.name)
-            .with_client_options(client)
-            .with_retry(once)
-            .with_region(REGION);
-        for (name, value) in environment {
-            if let Some(Ok(key)) = name.starts_with("AWS_").then(|| name.to_ascii_lowercase().parse()) {
-                builder = builder.with_config(key, value);
-            }
-        }
-        builder = builder.with_disable_bulk_delete(true);
-        if let Some(region) = &bucket.region {
-            builder = builder.with_region(region);
-        }
-        let endpoint = bucket.endpoint.as_ref().or_else(|| environment.get("AWS_ENDPOINT_URL"));
-        if let Some(endpoint) = endpoint {
-            // Amazon's machines give credentials to programs that run on them; other stores' do not.
-            if !CREDENTIALS.iter().any(|name| environment.contains_key(*name)) {
-                return Err("there are no credentials: put them into the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)".to_owned());
-            }
-            builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
-        }
-        let store = builder.build().map_err(|error| reason(&error).to_string())?;
+        let builder = settings(bucket, environment)?;
+        let store = builder.build().map_err(|error| Reason::of(&error).to_string())?;
         let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("remote").enable_all().build();
         let runtime = runtime.map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self { bucket: bucket.clone(), store, runtime })
@@ -160,8 +150,8 @@ impl S3Objects {
         let put = self.runtime.block_on(self.store.put_opts(&self.path(key.as_str()), payload.clone(), options));
         match put {
             Ok(_) => Ok(Created::New),
-            Err(Error::AlreadyExists { source, .. }) => self.compare(key, body, &reason(&*source)),
-            Err(error) => Err(translate("create", key.as_str(), error)),
+            Err(error @ Error::AlreadyExists { .. }) => self.compare(key, body, &Reason::of(&error)),
+            Err(error) => Err(translate("create", key, &error)),
         }
     }
 
@@ -185,7 +175,7 @@ impl S3Objects {
     fn head_once(&self, key: &Key) -> Result<Option<Head>> {
         match self.runtime.block_on(self.store.head(&self.path(key.as_str()))) {
             Ok(meta) => Ok(Some(describe(&meta))),
-            Err(error) => match translate("look up", key.as_str(), error) {
+            Err(error) => match translate("look up", key, &error) {
                 ObjectError::Absent { .. } => Ok(None),
                 error => Err(error),
             },
@@ -195,7 +185,7 @@ impl S3Objects {
     fn read_once(&self, key: &Key, range: Option<Range<u64>>, into: &mut Vec<u8>) -> Result<()> {
         let options = GetOptions { range: range.clone().map(GetRange::Bounded), ..GetOptions::default() };
         let path = self.path(key.as_str());
-        let fail = |error| translate("read", key.as_str(), error);
+        let fail = |error| translate("read", key, &error);
         let before = into.len();
         let outcome = self.runtime.block_on(async {
             let answer = self.store.get_opts(&path, options).await.map_err(fail)?;
@@ -233,8 +223,8 @@ impl S3Objects {
     fn remove_once(&self, key: &Key) -> Result<Removed> {
         match self.runtime.block_on(self.store.delete(&self.path(key.as_str()))) {
             Ok(()) => Ok(Removed::Gone),
-            Err(error) if reason(&error).is_retained() => Ok(Removed::Retained),
-            Err(error) => match translate("remove", key.as_str(), error) {
+            Err(error) if Reason::of(&error).is_retained() => Ok(Removed::Retained),
+            Err(error) => match translate("remove", key, &error) {
                 ObjectError::Absent { .. } => Ok(Removed::Gone),
                 error => Err(error),
             },
@@ -248,7 +238,7 @@ impl S3Objects {
             None => self.store.list(Some(directory)),
         };
         let page = self.runtime.block_on(list.take(PAGE).try_collect());
-        page.map_err(|error| translate("list", directory.as_ref(), error))
+        page.map_err(|error| errors::of_listing(directory.as_ref(), &error))
     }
 
     /// The key of an object; `None` if it is not one of ours.
@@ -256,6 +246,36 @@ impl S3Objects {
         let name = path.as_ref().strip_prefix(&self.bucket.prefix)?;
         Key::new(name.strip_prefix('/').unwrap_or(name)).ok()
     }
+}
+
+/// Gathers the settings of requests.
+fn settings(bucket: &Bucket, environment: &Environment) -> std::result::Result<AmazonS3Builder, String> {
+    let client = ClientOptions::new()
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_timeout(REQUEST_TIMEOUT)
+        .with_read_timeout_disabled();
+    let once = RetryConfig { max_retries: 0, retry_timeout: REQUEST_TIMEOUT, backoff: BackoffConfig::default() };
+    let mut builder = AmazonS3Builder::new().with_client_options(client).with_retry(once).with_region(REGION);
+    let set = |name: &&str| environment.get(*name).filter(|value| !value.is_empty());
+    for (name, value) in HEEDED.iter().filter_map(|name| Some((name, set(name)?))) {
+        let key = name.to_ascii_lowercase().parse().map_err(|error| format!("{name} is not known: {error}"))?;
+        builder = builder.with_config(key, value);
+    }
+    builder = builder.with_bucket_name(&bucket.name).with_disable_bulk_delete(true);
+    if let Some(region) = &bucket.region {
+        builder = builder.with_region(region);
+    }
+    if let Some(endpoint) = bucket.endpoint.as_ref().or_else(|| ENDPOINTS.iter().find_map(set)) {
+        // Amazon's machines give credentials to programs that run on them; other stores' do not.
+        if !CREDENTIALS.iter().any(|name| set(name).is_some()) {
+            return Err(
+                "there are no credentials: put them into the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
+                    .to_owned(),
+            );
+        }
+        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+    }
+    Ok(builder)
 }
 
 fn damaged(key: &Key, expected: String, found: String) -> ObjectError {
@@ -268,11 +288,7 @@ fn describe(meta: &ObjectMeta) -> Head {
 
 impl Objects for S3Objects {
     fn create(&self, key: &Key, body: &[&[u8]], class: Class) -> Result<Created> {
-        let len_bytes: u64 = body.iter().map(|part| part.len() as u64).sum();
-        if len_bytes > OBJECT_BYTES_MAX {
-            let reason = format!("it has {len_bytes} bytes, and an object has at most {OBJECT_BYTES_MAX}");
-            return Err(ObjectError::Refused { operation: "create", key: key.to_string(), reason });
-        }
+        check_len(key, body)?;
         let payload = PutPayload::from(body.concat());
         self.persist(|| self.create_once(key, body, &payload, class))
     }
@@ -309,11 +325,17 @@ impl Objects for S3Objects {
         let (directory, _) = prefix.rsplit_once('/').unwrap_or_default();
         let directory = self.path(directory);
         let mut after = after.map(|after| self.path(after.as_str()));
+        // A store that does not go on from there would be asked for ever.
+        let rises = |after: &Option<Path>, meta: &ObjectMeta| after.as_ref().is_none_or(|after| *after < meta.location);
         loop {
             let page = self.persist(|| self.list_once(&directory, after.as_ref()))?;
             let is_last = page.len() < PAGE;
-            after = page.last().map(|meta| meta.location.clone());
             for meta in page {
+                if !rises(&after, &meta) {
+                    let reason = format!("it lists {} where a later name must come", meta.location);
+                    return Err(ObjectError::Refused { operation: "list", key: prefix.to_owned(), reason });
+                }
+                after = Some(meta.location.clone());
                 // Others' objects beside ours are none of our business.
                 if let Some(key) = self.key_of(&meta.location).filter(|key| key.as_str().starts_with(prefix)) {
                     visit(key, describe(&meta))?;
@@ -331,3 +353,38 @@ impl Objects for S3Objects {
 }
 
 const _: () = assert!(KEY_BYTES_MAX * 2 < 1024, "a prefix and a key fit into a name of S3");
+
+#[cfg(test)]
+mod tests {
+    use object_store::aws::AmazonS3ConfigKey;
+
+    use super::*;
+
+    /// A backup of one host went to another one's bucket.
+    #[test]
+    fn regression_the_environment_says_neither_bucket_nor_the_server_of_an_address() {
+        let environment: Environment = [
+            ("AWS_ACCESS_KEY_ID", "key"),
+            ("AWS_SECRET_ACCESS_KEY", "hidden"),
+            ("AWS_BUCKET", "other"),
+            ("AWS_BUCKET_NAME", "other"),
+            ("AWS_ENDPOINT", "http://other"),
+            ("AWS_ENDPOINT_URL", "http://environment"),
+            ("AWS_ENDPOINT_URL_S3", "http://environment-s3"),
+            ("AWS_REGION", "eu-2"),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+        let bucket = Bucket { name: "backups".to_owned(), ..Bucket::default() };
+        let there = Bucket { endpoint: Some("http://address".to_owned()), ..bucket.clone() };
+        for (bucket, endpoint) in [(&there, "http://address"), (&bucket, "http://environment-s3")] {
+            let settings = settings(bucket, &environment).expect("are whole");
+            let value = |key| settings.get_config_value(&key);
+            assert_eq!(value(AmazonS3ConfigKey::Bucket).as_deref(), Some("backups"));
+            assert_eq!(value(AmazonS3ConfigKey::Endpoint).as_deref(), Some(endpoint));
+            assert_eq!(value(AmazonS3ConfigKey::Region).as_deref(), Some("eu-2"));
+        }
+        let nobody: Environment = [("AWS_ENDPOINT_URL_S3".to_owned(), "http://environment".to_owned())].into();
+        assert!(settings(&bucket, &nobody).expect_err("has no credentials").contains("AWS_ACCESS_KEY_ID"));
+    }
+}

@@ -104,7 +104,8 @@ pub trait Device: Debug + Send + Sync {
     /// Atomically renames a file (not a directory) over another; durable after [`sync_directory`](Self::sync_directory)
     /// of its parent. Between two directories: sync the target's first.
     fn rename(&self, from: &str, to: &str) -> Result<()>;
-    /// As [`rename`](Self::rename), within one directory, but nothing may be at `to`: the error is then that of a file that exists.
+    /// Renames a file within one directory. Nothing may be at `to`: the error is then that of a file that exists. Durable as
+    /// [`rename`](Self::rename) is. Where the filesystem cannot do it at once, a crash may leave the file under both names.
     fn rename_absent(&self, from: &str, to: &str) -> Result<()>;
     /// Creates a directory and its missing parents; no error if it exists. Each is durable after
     /// [`sync_directory`](Self::sync_directory) of its parent.

@@ -1,4 +1,4 @@
-//! Counts what a store is asked for: requests cost money, and each takes the way to the store and back.
+//! Counts the requests to a store: requests cost money, and each takes the way to the store and back.
 
 use std::ops::Range;
 use std::sync::Arc;

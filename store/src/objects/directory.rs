@@ -1,4 +1,4 @@
-//! Objects as files of a device: a disk that is carried elsewhere, or a directory of another machine's.
+//! Objects as files of a device: a disk that is carried elsewhere, or a network filesystem.
 //!
 //! An object is written beside its place, synced, and renamed to its name, which must be absent; then the directory is synced. So it is
 //! whole when it is there. A file that a writer left unfinished is removed by a listing a day later.
@@ -152,7 +152,8 @@ impl DirectoryObjects {
         entries.sort_unstable();
         for (path, len_bytes, is_directory) in entries {
             if is_directory {
-                if listing.may_have(&path) {
+                // Others' directories may not be readable, such as lost+found.
+                if Key::new(path.trim_end_matches('/')).is_ok() && listing.may_have(&path) {
                     self.visit(path.trim_end_matches('/'), listing)?;
                 }
             } else if let Ok(key) = Key::new(path.as_str()) {
@@ -189,11 +190,13 @@ impl Listing<'_> {
 
 /// Whether the file of this path was left unfinished, long ago.
 fn is_abandoned(path: &str) -> bool {
-    let age = |rest: &str| {
-        let (secs, _) = rest.split_once('-')?;
-        now_secs().checked_sub(u64::from_str_radix(secs, 16).ok()?)
+    let age = |(key, rest): (&str, &str)| {
+        Key::new(key).ok()?;
+        let fields: Option<Vec<u64>> = rest.split('-').map(|field| u64::from_str_radix(field, 16).ok()).collect();
+        let [secs, _, _] = fields?.try_into().ok()?;
+        now_secs().checked_sub(secs)
     };
-    path.rsplit_once(UNFINISHED).and_then(|(_, rest)| age(rest)).is_some_and(|age_secs| age_secs > UNFINISHED_SECS)
+    path.rsplit_once(UNFINISHED).and_then(age).is_some_and(|age_secs| age_secs > UNFINISHED_SECS)
 }
 
 fn now_secs() -> u64 {
@@ -217,9 +220,14 @@ impl Objects for DirectoryObjects {
         if self.write(key, body).map_err(fail)? {
             return Ok(Created::New);
         }
-        match self.is_same(key, body, len_bytes).map_err(fail)? {
-            true => Ok(Created::Same),
-            false => Err(ObjectError::Foreign { key: key.clone() }),
+        match self.is_same(key, body, len_bytes) {
+            Ok(true) => Ok(Created::Same),
+            Ok(false) => Err(ObjectError::Foreign { key: key.clone() }),
+            Err(StoreError::NotFound { .. }) => {
+                let reason = "it was removed meanwhile".to_owned();
+                Err(ObjectError::Unreachable { operation: "create", key: key.to_string(), reason })
+            }
+            Err(error) => Err(fail(error)),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Errors of stores, sorted by what a caller can do.
+//! Errors of stores, sorted by the caller's remedy.
 
 use super::{KEY_BYTES_MAX, Key};
 use crate::StoreError;

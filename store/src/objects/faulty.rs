@@ -48,7 +48,7 @@ pub enum Fault {
     Late(u64),
     /// It reaches the store twice. The sender gets the second answer.
     Twice,
-    /// The answer is cut: half of the bytes of a read come, and half of a listing; the sender is told.
+    /// The answer is cut, and the sender is told: nothing comes of a read, and half of a listing.
     Cut,
     /// Half of the bytes of a read come, and nobody is told; of a listing as well.
     CutUnseen,
@@ -88,7 +88,7 @@ impl FaultPlan {
         Self { fault, requests, key_part: String::new(), position, is_lasting: false, seen: 0 }
     }
 
-    /// Restricts the plan to requests of these kinds.
+    /// Lets the plan concern requests of these kinds, instead of all kinds that can fail so.
     #[must_use]
     pub fn on(mut self, requests: &[Request]) -> Self {
         self.requests = requests.to_vec();

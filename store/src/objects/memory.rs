@@ -68,8 +68,8 @@ impl MemoryObjects {
         state.objects.insert(key.clone(), Object { body: body.into(), class: Class::Metadata, written_secs });
     }
 
-    /// Removes an object, as an operator does by hand.
-    pub fn forget(&self, key: &Key) {
+    /// Removes an object past all rules, as an operator does in the store's own files.
+    pub fn remove_by_hand(&self, key: &Key) {
         self.state.lock().objects.remove(key);
     }
 }

@@ -1,10 +1,10 @@
 //! The seam that all bytes on other machines pass through.
 //!
 //! [`Objects`] are whole, immutable, and named once: nothing is renamed, appended or overwritten. What must happen once (a commit) is the
-//! creation of an object that was absent; nothing else coordinates writers. Listing is never needed to be right, only to find what was left
+//! creation of an object that was absent; nothing else coordinates writers. Listing is never needed to be right, only to find objects that were left
 //! behind. The implementations:
 //!
-//! - [`DirectoryObjects`]: files of a [`Device`](crate::device::Device), such as a disk of another place
+//! - [`DirectoryObjects`]: files of a [`Device`](crate::device::Device), such as a disk that is carried elsewhere
 //! - [`MemoryObjects`]: in memory, for tests
 //! - [`faulty`]: fails, delays and repeats where a test says
 //! - [`CountingObjects`]: counts requests and bytes
@@ -76,12 +76,13 @@ pub struct Head {
 pub trait Objects: Debug + Send + Sync {
     /// Creates an object of at most [`OBJECT_BYTES_MAX`] bytes: the parts of `body` one behind the other. When this returns, the object is
     /// whole, durable, and seen by every reader. If one is there, it stays as it is.
+    /// No key may be another one's first parts, because directories cannot hold both.
     ///
     /// # Errors
     /// [`Foreign`](ObjectError::Foreign): an object with other bytes is there.
     fn create(&self, key: &Key, body: &[&[u8]], class: Class) -> Result<Created>;
 
-    /// Reads an object, or these of its bytes, and appends them to `into`. A range that ends behind the object is cut; one that begins
+    /// Reads an object, or a range of its bytes, and appends them to `into`. A range that ends behind the object is cut; one that begins
     /// behind it gives nothing. After an error `into` is as before.
     ///
     /// # Errors
@@ -94,16 +95,19 @@ pub trait Objects: Debug + Send + Sync {
     /// Removes an object. It need not exist.
     fn remove(&self, key: &Key) -> Result<Removed>;
 
-    /// Visits the objects whose keys begin with `prefix` and are behind `after`, in the order of keys. A store may list late: what was
-    /// created a moment ago may be absent, and what was removed present.
+    /// Visits the objects whose keys begin with `prefix` and are behind `after`, in the order of keys. A store may list late: objects
+    /// that were created a moment ago may be absent, and removed ones present.
     fn list(&self, prefix: &str, after: Option<&Key>, visit: &mut dyn FnMut(Key, Head) -> Result<()>) -> Result<()>;
 
     /// For messages: the place of this store, without secrets.
     fn describe(&self) -> String;
 }
 
-/// Refuses an object that is too long.
-fn check_len(key: &Key, body: &[&[u8]]) -> Result<u64> {
+/// Returns the length of an object, and refuses one that is too long.
+///
+/// # Errors
+/// [`Refused`](ObjectError::Refused)
+pub fn check_len(key: &Key, body: &[&[u8]]) -> Result<u64> {
     let len_bytes = body.iter().fold(0_u64, |sum, part| sum.saturating_add(part.len() as u64));
     if len_bytes > OBJECT_BYTES_MAX {
         let reason = format!("it has {len_bytes} bytes, and an object has at most {OBJECT_BYTES_MAX}");

@@ -30,10 +30,12 @@ struct Promise {
 
 /// Probes a store and tells what it keeps to.
 pub(crate) fn run(args: &StoreCheckArgs) -> Result<u8, Failure> {
-    let findings = check(&args.store)?;
+    // Not parsed by clap, whose messages would show what is in it.
+    let address: Address = args.store.parse()?;
+    let findings = check(&address)?;
     let broken: Vec<&str> =
         findings.iter().filter(|finding| is_broken(finding)).map(|finding| finding.promise).collect();
-    let (store, is_usable) = (args.store.to_string(), broken.is_empty());
+    let (store, is_usable) = (address.to_string(), broken.is_empty());
     let check = StoreCheck { store, is_usable, promises: findings.iter().map(promise).collect() };
     exit::print_message(args.json, "store_check", &check, text)?;
     if is_usable {
