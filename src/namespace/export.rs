@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use dedupfs_base::{EngineError, Result};
-use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord};
+use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, StoreError};
 use redb::ReadOnlyTable;
 
 use super::base::{Snapshot, guarded};
@@ -56,6 +56,21 @@ pub struct Item<'a> {
     pub key: &'a [u8],
     /// The record.
     pub value: Option<&'a [u8]>,
+}
+
+impl Item<'_> {
+    /// Decodes an item of the table of containers: the container, and its record unless it was removed.
+    ///
+    /// # Errors
+    /// Another table; a damaged record.
+    pub fn container(&self) -> Result<(ContainerId, Option<ContainerRecord>)> {
+        let key: std::result::Result<[u8; 8], _> = self.key.try_into();
+        let (Ok(key), ExportTable::Containers) = (key, self.table) else {
+            return Err(StoreError::corrupt("item of an export", "a container", format!("{:?}", self.table)).into());
+        };
+        let id = ContainerId(u64::from_le_bytes(key));
+        Ok((id, self.value.map(|value| container_record::decode(id, value)).transpose()?))
+    }
 }
 
 /// Receives each item.

@@ -69,6 +69,9 @@ pub enum FrameKind {
     Forwarding = 23,
     Arranging = 24,
     TankerGuide = 25,
+    ReplicaFormat = 26,
+    ReplicaCommit = 27,
+    ReplicaNote = 28,
 }
 
 impl FrameKind {
@@ -103,6 +106,9 @@ impl FrameKind {
             23 => (Self::Forwarding, "forwarding notes"),
             24 => (Self::Arranging, "credit of arranging"),
             25 => (Self::TankerGuide, "guide to tankers"),
+            26 => (Self::ReplicaFormat, "format of a replica"),
+            27 => (Self::ReplicaCommit, "commit of a replica"),
+            28 => (Self::ReplicaNote, "note of a replica"),
             _ => return None,
         })
     }

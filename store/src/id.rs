@@ -58,7 +58,7 @@ impl fmt::Display for ContainerId {
 }
 
 /// The content of a container. It also decides the root.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum ContainerKind {
     /// Chunks of file content, on the data root.

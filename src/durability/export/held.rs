@@ -7,13 +7,15 @@ use dedupfs_namespace::Exported;
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, OpenMode};
 
+use super::files::Current;
 use super::reached::ReachedNote;
 use super::{Exporter, files};
 
 /// A hold on the export; see [`Exporter::hold`].
 pub(crate) struct HeldExport<'a> {
-    exporter: &'a Exporter,
-    exported: Exported,
+    pub(super) exporter: &'a Exporter,
+    pub(super) exported: Exported,
+    pub(super) current: Option<Current>,
 }
 
 impl std::fmt::Debug for HeldExport<'_> {
@@ -63,12 +65,13 @@ impl Exporter {
     /// since.
     pub(crate) fn hold(&self) -> HeldExport<'_> {
         // With this lock held, nobody is about to free slots that the export named a moment ago.
-        let _working = self.working.lock();
+        let work = self.working.lock();
+        let current = work.live.as_ref().map(|live| live.current);
         let mut state = self.state.lock();
         let exported = state.exported;
         let (holders, first) = state.held.unwrap_or((0, exported.row));
         state.held = Some((holders + 1, first));
-        HeldExport { exporter: self, exported }
+        HeldExport { exporter: self, exported, current }
     }
 
     /// Runs `run` while no export reads the namespace. A base under way is given up and tried again later.

@@ -24,6 +24,7 @@ mod anew;
 mod base;
 #[cfg(test)]
 mod damaged_tests;
+mod elsewhere;
 mod files;
 mod frames;
 #[cfg(feature = "fuzzing")]
@@ -63,6 +64,7 @@ use crate::config::{
     EXPORT_AT_ONCE_BYTES_MAX, EXPORT_FAILURES_MAX, EXPORT_INTERVAL, EXPORT_LOG_BYTES_MIN, EXPORT_SMALL_BYTES,
 };
 
+pub use elsewhere::{DATA_ROOT_DIRECTORIES, ExportPosition, make_count, slot_path, visit_containers};
 pub(crate) use files::{check_owner, check_pool};
 pub(crate) use held::HeldExport;
 pub(crate) use kept::{Kept, keep, kept};

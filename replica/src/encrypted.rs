@@ -30,17 +30,49 @@ const PLAIN_BYTES_MAX: u64 = OBJECT_BYTES_MAX / ENCRYPTED_BYTES as u64 * SLICE_B
 /// Keeps these cipher keys apart from others that are made of the same secret.
 const PURPOSE: &[u8] = b"dedupfs encrypted object 1";
 
+/// Keeps the keys of names apart from those.
+const NAMES: &[u8] = b"dedupfs names of objects 1";
+
 type Creation = [u8; CREATION_BYTES];
 
 /// The secret of a store, of which the cipher keys of its objects are made.
+#[derive(Clone)]
 pub struct Secret {
     secret: Prk,
+    names: Prk,
 }
 
 impl Secret {
     /// Uses 32 random bytes.
     pub fn new(secret: &[u8; 32]) -> Self {
-        Self { secret: Salt::new(HKDF_SHA256, PURPOSE).extract(secret) }
+        let of = |purpose| Salt::new(HKDF_SHA256, purpose).extract(secret);
+        Self { secret: of(PURPOSE), names: of(NAMES) }
+    }
+
+    /// Tells secrets apart, and gives nothing of them away.
+    pub(crate) fn id(&self) -> Result<[u8; 16]> {
+        let [id, _] = self.derived(b"id")?;
+        Ok(id)
+    }
+
+    /// Keys the hashes in names of objects.
+    pub(crate) fn name_key(&self) -> Result<[u8; 32]> {
+        let [one, other] = self.derived(b"names")?;
+        let mut key = [0; 32];
+        key.iter_mut().zip(one.into_iter().chain(other)).for_each(|(to, from)| *to = from);
+        Ok(key)
+    }
+
+    fn derived(&self, what: &[u8]) -> Result<[[u8; 16]; 2]> {
+        let mut bytes = [[0; 16]; 2];
+        let filled = self.names.expand(&[what], HKDF_SHA256).and_then(|key| key.fill(bytes.as_flattened_mut()));
+        let failed = |_| ObjectError::Refused {
+            operation: "encrypt",
+            key: "format".to_owned(),
+            reason: "the key cannot be made".to_owned(),
+        };
+        filled.map_err(failed)?;
+        Ok(bytes)
     }
 
     /// The cipher key of one object.

@@ -1,0 +1,113 @@
+//! Containers of the pool, as its export names them, and their bytes on the data root.
+
+use std::collections::BTreeMap;
+
+use dedupfs::export::{ExportPosition, slot_path, visit_containers};
+use dedupfs_store::container::{SlotAddress, scan_table};
+use dedupfs_store::device::{Device, OpenMode};
+use dedupfs_store::frame::{Expect, FrameKind, decode_frame};
+use dedupfs_store::{ContainerId, ContainerKind, PoolId, StoreError};
+
+use crate::error::Result;
+
+/// Bytes that are given up together if the disk does not return them.
+const UNREADABLE_BYTES: usize = 64 << 10;
+
+/// A container on the data root.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Local {
+    pub(crate) id: ContainerId,
+    pub(crate) kind: ContainerKind,
+    pub(crate) address: SlotAddress,
+    pub(crate) used_bytes: u32,
+}
+
+/// The containers that an export names.
+#[derive(Debug, Default)]
+pub(crate) struct Locals {
+    pub(crate) by_id: BTreeMap<ContainerId, Local>,
+    /// The export that they are of.
+    position: ExportPosition,
+}
+
+impl Locals {
+    /// Takes the containers of an export that was looked at before.
+    pub(crate) fn of(by_id: BTreeMap<ContainerId, Local>, position: ExportPosition) -> Self {
+        Self { by_id, position }
+    }
+
+    /// Reads the export up to a later position: only what its log has got since, unless its base is another one.
+    pub(crate) fn advance(&mut self, data: &dyn Device, pool: &PoolId, position: &ExportPosition) -> Result<()> {
+        let goes_on = |before: &ExportPosition| {
+            (before.lineage, before.generation) == (position.lineage, position.generation)
+                && before.log_bytes <= position.log_bytes
+        };
+        let log_from = goes_on(&self.position).then_some(self.position.log_bytes);
+        if log_from.is_none() {
+            self.by_id.clear();
+        }
+        // Until it is whole, it is of no export.
+        self.position = ExportPosition::default();
+        visit_containers(data, pool, position, log_from, &mut |id, record| {
+            // A container without bytes needs no object.
+            match record.filter(|record| record.used_bytes > 0) {
+                Some(record) => {
+                    let (kind, address, used_bytes) = (record.kind, record.address, record.used_bytes);
+                    self.by_id.insert(id, Local { id, kind, address, used_bytes });
+                }
+                None => drop(self.by_id.remove(&id)),
+            }
+            Ok(())
+        })?;
+        self.position = *position;
+        Ok(())
+    }
+}
+
+/// The data root that containers are read from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataRoot<'a> {
+    pub(crate) device: &'a dyn Device,
+    pub(crate) pool: PoolId,
+    pub(crate) slot_bytes: u32,
+}
+
+impl DataRoot<'_> {
+    /// Reads the bytes of a container. What the disk does not return is zeros.
+    pub(crate) fn read(&self, local: &Local) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; local.used_bytes.min(self.slot_bytes) as usize];
+        let file = match self.device.open(&slot_path(local.kind, local.address), OpenMode::Read) {
+            Err(StoreError::NotFound { .. }) => return Ok(bytes),
+            file => file?,
+        };
+        let start = u64::from(local.address.slot) * u64::from(self.slot_bytes);
+        let there = file.len()?.saturating_sub(start).min(bytes.len() as u64) as usize;
+        let whole = bytes.get_mut(..there).unwrap_or_default();
+        if file.read_exact_at(whole, start).is_err() {
+            let mut at = start;
+            for part in whole.chunks_mut(UNREADABLE_BYTES) {
+                if file.read_exact_at(part, at).is_err() {
+                    part.fill(0);
+                }
+                at += part.len() as u64;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Whether these bytes are a container's, and every frame in them is sound.
+    pub(crate) fn is_sound(&self, local: &Local, bytes: &[u8]) -> bool {
+        let mut read = |offset: u64, len: usize| {
+            let from = usize::try_from(offset).unwrap_or(usize::MAX);
+            Ok(bytes.get(from..).and_then(|rest| rest.get(..len)).unwrap_or_default().to_vec())
+        };
+        let Ok(scanned) = scan_table(&self.pool, local.id, local.kind, bytes.len() as u64, &mut read) else { return false };
+        let expect = Expect { kind: FrameKind::Region, pool: Some(&self.pool), owner: Some(local.id.0) };
+        scanned.damage.is_none()
+            && bytes.len() == local.used_bytes as usize
+            && scanned.table.regions.iter().all(|region| {
+                let frame = bytes.get(region.offset_bytes as usize..).unwrap_or_default();
+                decode_frame("region", frame, &expect, bytes.len()).is_ok()
+            })
+    }
+}

@@ -1,0 +1,308 @@
+//! Makes a data root from a replica; a recovery makes the rest of the pool from that.
+//!
+//! Containers go to the slots that the export names, each compared with its name. What an interrupted recovery left is compared as well, and
+//! only what is missing is fetched. The superblock comes last: until then the directory is no data root.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use dedupfs::Progress;
+use dedupfs::export::{DATA_ROOT_DIRECTORIES, ExportPosition, make_count, slot_path};
+use dedupfs_store::StoreError;
+use dedupfs_store::device::{Device, DeviceFile, OpenMode};
+use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_sync::{Mutex, thread};
+use serde::{Deserialize, Serialize};
+
+use crate::chain::StoredById;
+use crate::commit::CommitKind;
+use crate::error::{ReplicaError, Result};
+use crate::local::{DataRoot, Local, Locals};
+use crate::place::Replica;
+use crate::stored::{ContentHash, Stored};
+
+/// File that marks an unfinished data root; its text is the replica's number.
+const MARK: &str = "replica-recovery";
+/// Objects that are told one by one.
+const TOLD_MAX: usize = 1000;
+
+/// What was brought back.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Restored {
+    /// Where the replica is.
+    pub place: String,
+    /// The commit of the replica.
+    pub commit: u64,
+    /// The commit of the namespace.
+    pub row: u64,
+    /// When that state was exported, in seconds since 1970.
+    pub time_secs: u64,
+    /// Containers fetched, and their bytes.
+    pub fetched: u64,
+    /// Bytes of containers fetched.
+    pub fetched_bytes: u64,
+    /// Containers that an interrupted recovery had brought.
+    pub there: u64,
+    /// Containers that the replica lacks or has damaged. Their slots are empty.
+    pub missing: u64,
+    /// Some of these objects, in words.
+    pub findings: Vec<String>,
+}
+
+/// Makes the data root of the replica's newest state on `data`, which is empty or has what an interrupted call left.
+///
+/// # Errors
+/// The directory has something else; no room; the commits cannot be read; those of the store. Another call goes on from there.
+pub fn restore_data_root(
+    replica: &Replica,
+    data: &dyn Device,
+    connections: usize,
+    progress: &dyn Progress,
+) -> Result<Restored> {
+    let newest = replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
+    claim(replica, data)?;
+    for directory in DATA_ROOT_DIRECTORIES {
+        data.create_directory(directory)?;
+    }
+    let mut stored = StoredById::new();
+    let mut export = Export::default();
+    replica.walk(&newest, &mut |commit| {
+        if commit.kind == CommitKind::Base {
+            export = Export::begin(data, &commit.position)?;
+            export.superblock.clone_from(&commit.superblock);
+            commit.export_base.download(replica, commit.number, &mut |bytes| export.base.push(bytes))?;
+        }
+        if commit.log_from != export.log.at {
+            let what = format!("commit {}", commit.number);
+            return Err(ReplicaError::damaged(what, format!("the log from {} on", export.log.at), commit.log_from));
+        }
+        commit.export_log.download(replica, commit.number, &mut |bytes| export.log.push(bytes))?;
+        export.position = commit.position;
+        replica.apply(commit, &mut stored)
+    })?;
+    export.finish()?;
+    let position = export.position;
+    let superblock = superblock(&export.superblock, replica)?;
+    let mut locals = Locals::default();
+    locals.advance(data, &superblock.pool, &position)?;
+    let root = DataRoot { device: data, pool: superblock.pool, slot_bytes: superblock.properties.container_bytes };
+    check_room(data, &locals)?;
+    let mut report = Restored {
+        place: replica.place.clone(),
+        commit: newest.commit.number,
+        row: position.row,
+        time_secs: position.time_secs,
+        ..Restored::default()
+    };
+    Fetches { replica, root, stored: &stored, connections }.run(&locals, &mut report, progress)?;
+    make_count(data, &superblock.pool, &position)?;
+    superblock.write_new(data)?;
+    data.remove(MARK)?;
+    data.sync_directory("")?;
+    Ok(report)
+}
+
+/// Takes the directory: it must be empty, or have the mark of this replica.
+fn claim(replica: &Replica, data: &dyn Device) -> Result<()> {
+    let text = replica.id_hex();
+    let is_ours = match data.read_file(MARK, 64) {
+        Ok(found) => found == text.as_bytes(),
+        Err(StoreError::NotFound { .. }) => false,
+        Err(error) => return Err(error.into()),
+    };
+    if is_ours {
+        return Ok(());
+    }
+    if let Some(entry) = data.list("")?.iter().find(|entry| entry.name != "lock") {
+        let (place, name) = (data.describe(), &entry.name);
+        return Err(ReplicaError::Usage(format!("{place} has something in it ({name}): name an empty or new directory")));
+    }
+    Ok(data.replace_file("", MARK, text.as_bytes())?)
+}
+
+fn superblock(bytes: &[u8], replica: &Replica) -> Result<Superblock> {
+    let memory = dedupfs_store::device::MemoryDevice::new();
+    memory.replace_file("", Role::Data.file_name(), bytes)?;
+    let superblock = Superblock::read(&memory, Role::Data).map_err(ReplicaError::of_bytes)?;
+    if superblock.pool == replica.format.pool {
+        return Ok(superblock);
+    }
+    Err(ReplicaError::damaged("the pool's superblock in the replica", replica.format.pool, superblock.pool))
+}
+
+fn check_room(data: &dyn Device, locals: &Locals) -> Result<()> {
+    let needed_bytes: u64 = locals.by_id.values().map(|local| u64::from(local.used_bytes)).sum();
+    let there_bytes = data.space()?.available_bytes;
+    if needed_bytes <= there_bytes {
+        return Ok(());
+    }
+    // What an interrupted recovery brought is counted twice, but only where the disk is nearly full anyway.
+    let mut have_bytes = 0;
+    for directory in DATA_ROOT_DIRECTORIES {
+        for entry in data.list(directory)?.iter().filter(|entry| !entry.is_directory) {
+            have_bytes += data.open(&format!("{directory}/{}", entry.name), OpenMode::Read)?.allocated_bytes()?;
+        }
+    }
+    if needed_bytes <= there_bytes + have_bytes {
+        return Ok(());
+    }
+    let (needed, there) = (needed_bytes >> 20, (there_bytes + have_bytes) >> 20);
+    let place = data.describe();
+    Err(ReplicaError::Usage(format!("{place} has room for {there} MiB, and the replica has {needed} MiB: name a larger disk")))
+}
+
+/// A file that is written from its beginning.
+#[derive(Default)]
+struct Written {
+    file: Option<Arc<dyn DeviceFile>>,
+    at: u64,
+}
+
+impl Written {
+    fn begin(data: &dyn Device, path: &str) -> Result<Self> {
+        let file = data.open(path, OpenMode::CreateOrWrite)?;
+        file.set_len(0)?;
+        Ok(Self { file: Some(file), at: 0 })
+    }
+
+    fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        if let Some(file) = &self.file {
+            file.write_at(bytes, self.at)?;
+            self.at += bytes.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.file.as_ref().map_or(Ok(()), |file| Ok(file.sync()?))
+    }
+}
+
+/// The export, as it is brought back.
+#[derive(Default)]
+struct Export {
+    base: Written,
+    log: Written,
+    superblock: Vec<u8>,
+    position: ExportPosition,
+}
+
+impl Export {
+    fn begin(data: &dyn Device, position: &ExportPosition) -> Result<Self> {
+        let (base, log) = (Written::begin(data, &position.base_path())?, Written::begin(data, &position.log_path())?);
+        Ok(Self { base, log, ..Self::default() })
+    }
+
+    fn finish(&self) -> Result<()> {
+        self.base.finish()?;
+        self.log.finish()
+    }
+}
+
+/// Brings containers into their slots.
+struct Fetches<'a> {
+    replica: &'a Replica,
+    root: DataRoot<'a>,
+    stored: &'a StoredById,
+    connections: usize,
+}
+
+enum Fetched {
+    There,
+    Now(u64),
+    Missing(String),
+}
+
+impl Fetches<'_> {
+    fn run(&self, locals: &Locals, report: &mut Restored, progress: &dyn Progress) -> Result<()> {
+        let mut order: Vec<&Local> = locals.by_id.values().collect();
+        order.sort_unstable_by_key(|local| (local.kind as u8, local.address));
+        progress.start("fetching containers", order.iter().map(|local| u64::from(local.used_bytes)).sum());
+        let (next, is_over, fetched_bytes) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicU64::new(0));
+        let outcome = Mutex::new((&mut *report, None));
+        let work = || {
+            while !is_over.load(Ordering::Relaxed) {
+                let Some(local) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                let one = if progress.is_cancelled() { Err(ReplicaError::Ended) } else { self.fetch(local) };
+                progress.advance(local.used_bytes.into());
+                let (report, error) = &mut *outcome.lock();
+                match one {
+                    Ok(Fetched::There) => report.there += 1,
+                    Ok(Fetched::Now(bytes)) => {
+                        report.fetched += 1;
+                        fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
+                    }
+                    Ok(Fetched::Missing(why)) => {
+                        report.missing += 1;
+                        if report.findings.len() < TOLD_MAX {
+                            report.findings.push(why);
+                        }
+                    }
+                    Err(failure) => {
+                        is_over.store(true, Ordering::Relaxed);
+                        error.get_or_insert(failure);
+                    }
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let others = (1..self.connections.clamp(1, 64).min(order.len()))
+                .map(|number| thread::Builder::new().name(format!("fetch-{number}")).spawn_scoped(scope, work))
+                .collect::<std::io::Result<Vec<_>>>();
+            if let Err(error) = &others {
+                tracing::warn!(%error, "fewer requests at once than asked for: no thread could be started");
+            }
+            work();
+        });
+        progress.finish();
+        if let (_, Some(error)) = outcome.into_inner() {
+            return Err(error);
+        }
+        report.fetched_bytes = fetched_bytes.into_inner();
+        self.sync(&order)
+    }
+
+    /// Makes all slot files durable.
+    fn sync(&self, order: &[&Local]) -> Result<()> {
+        let mut paths: Vec<String> = order.iter().map(|local| slot_path(local.kind, local.address)).collect();
+        paths.dedup();
+        for path in paths {
+            match self.root.device.open(&path, OpenMode::Write) {
+                Ok(file) => file.sync()?,
+                Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        for directory in DATA_ROOT_DIRECTORIES {
+            self.root.device.sync_directory(directory)?;
+        }
+        Ok(())
+    }
+
+    fn fetch(&self, local: &Local) -> Result<Fetched> {
+        let Some(row) = self.stored.get(&local.id).filter(|row| row.used_bytes == local.used_bytes) else {
+            return Ok(Fetched::Missing(format!("no commit names an object for container {}", local.id)));
+        };
+        if self.is_content(row, &self.root.read(local)?) {
+            return Ok(Fetched::There);
+        }
+        let key = row.key()?;
+        let bytes = match self.replica.read(&key) {
+            Ok(Some(bytes)) if self.is_content(row, &bytes) => bytes,
+            Ok(Some(_)) => return Ok(Fetched::Missing(format!("object {key} has other content than it is named after"))),
+            Ok(None) => return Ok(Fetched::Missing(format!("object {key} is gone"))),
+            Err(ReplicaError::Object(error @ dedupfs_store::objects::ObjectError::Damaged { .. })) => {
+                return Ok(Fetched::Missing(error.to_string()));
+            }
+            Err(error) => return Err(error),
+        };
+        let file = self.root.device.open(&slot_path(local.kind, local.address), OpenMode::CreateOrWrite)?;
+        file.write_at(&bytes, u64::from(local.address.slot) * u64::from(self.root.slot_bytes))?;
+        Ok(Fetched::Now(bytes.len() as u64))
+    }
+
+    fn is_content(&self, row: &Stored, bytes: &[u8]) -> bool {
+        bytes.len() == row.used_bytes as usize
+            && ContentHash::of(&self.replica.name_key, row.reign, bytes) == row.hash
+    }
+}

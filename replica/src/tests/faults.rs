@@ -1,0 +1,177 @@
+//! Requests that fail: a replica has the last commit or the next one, and the next run goes on.
+
+use dedupfs_store::objects::faulty::{Fault, FaultPlan, Request};
+
+use super::site::{Picture, Site};
+use crate::ReplicaError;
+
+const FAULTS: [Fault; 7] = [
+    Fault::Lost,
+    Fault::AnswerLost,
+    Fault::Late(1),
+    Fault::Late(1000),
+    Fault::Twice,
+    Fault::Full,
+    Fault::Refused,
+];
+
+/// Replicates with one fault, and checks what the store has then, and behind the next run.
+fn strike(site: &Site, plan: FaultPlan, before: &Picture, what: &str) {
+    let after = site.picture();
+    site.faulty.add(plan);
+    let outcome = site.replicate();
+    if site.faulty.injected() == 0 {
+        outcome.expect("nothing fails");
+        return;
+    }
+    let found = site.recovered();
+    assert!(found == after || found == *before, "{what}: a mixture");
+    assert!(outcome.is_err() || found == after, "{what}: a commit that is not there");
+    site.faulty.heal();
+    site.replicate().unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert!(site.recovered() == after, "{what}: the next run");
+}
+
+#[test]
+fn every_request_of_a_run_fails_once() {
+    for fault in FAULTS {
+        for position in 0.. {
+            let site = Site::new();
+            site.change(0);
+            site.replicate().expect("replicates");
+            let before = site.picture();
+            site.change(1);
+            strike(&site, FaultPlan::new(fault, position), &before, &format!("{fault:?} at {position}"));
+            if site.faulty.injected() == 0 {
+                assert!(position > 3, "requests are made");
+                break;
+            }
+        }
+    }
+}
+
+/// The first commit has no predecessor.
+#[test]
+fn every_request_of_the_first_run_fails_once() {
+    for fault in [Fault::AnswerLost, Fault::Late(2)] {
+        for position in 0.. {
+            let site = Site::new();
+            site.change(1);
+            let after = site.picture();
+            site.faulty.add(FaultPlan::new(fault, position));
+            let outcome = site.replicate();
+            let is_over = site.faulty.injected() == 0;
+            site.faulty.heal();
+            assert!(outcome.is_ok() || !is_over);
+            site.replicate().unwrap_or_else(|error| panic!("{fault:?} at {position}: {error}"));
+            assert!(site.recovered() == after, "{fault:?} at {position}");
+            if is_over {
+                break;
+            }
+        }
+    }
+}
+
+/// A commit whose creation came late, when the next run had begun already, is that pool's own.
+#[test]
+fn regression_a_late_commit_of_an_earlier_run_fences_nobody() {
+    for requests in 1..6 {
+        let site = Site::new();
+        site.change(0);
+        site.replicate().expect("replicates");
+        site.change(1);
+        site.faulty.add(FaultPlan::new(Fault::Late(requests), 0).on(&[Request::Create]).key_contains("log/"));
+        site.replicate().expect_err("the commit is late");
+        site.change(2);
+        for _ in 0..3 {
+            site.replicate().unwrap_or_else(|error| panic!("late by {requests}: {error}"));
+        }
+        assert!(site.recovered() == site.picture());
+    }
+}
+
+/// A store that is down keeps nothing from the pool, and is told.
+#[test]
+fn a_store_that_is_down_is_told_and_the_run_ends() {
+    let site = Site::new();
+    site.change(0);
+    site.replicate().expect("replicates");
+    site.change(1);
+    site.faulty.add(FaultPlan::new(Fault::Lost, 0).lasting());
+    assert!(site.replicate().expect_err("it is down").is_passing());
+    let noted = crate::noted(&site.meta, &site.pool_id()).expect("reads notes");
+    assert_eq!((noted[0].commit, noted[0].is_unfinished), (1, true));
+    assert!(noted[0].error.contains("for now"), "{noted:?}");
+    site.change(3);
+    site.faulty.heal();
+    site.replicate().expect("replicates");
+    assert!(site.recovered() == site.picture());
+    let noted = crate::noted(&site.meta, &site.pool_id()).expect("reads notes");
+    assert_eq!((noted[0].commit, noted[0].is_unfinished, noted[0].error.as_str()), (2, false, ""));
+}
+
+/// Faults of all kinds at random requests, over histories with reclaiming, remounts and sweeps.
+#[test]
+fn random_faults_never_make_a_mixture() {
+    let seeds: u64 = std::env::var("DEDUPFS_REPLICA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
+    for seed in 0..seeds {
+        random_history(seed);
+    }
+}
+
+fn random_history(seed: u64) {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut below = |bound: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % bound
+    };
+    let site = Site::new();
+    let mut pictures = vec![Picture::new()];
+    for round in 0..6 {
+        site.change(round + below(3));
+        if below(4) == 0 {
+            site.reopen();
+        }
+        pictures.push(site.picture());
+        for _ in 0..below(4) {
+            let fault = FAULTS[below(FAULTS.len() as u64) as usize];
+            site.faulty.add(FaultPlan::new(fault, below(20)));
+        }
+        let replicated = site.replicate();
+        if below(3) == 0 {
+            site.store.set_now(super::site::NOW_SECS + 1000 * (round + 1));
+            let _may_fail = site.sweep(below(3));
+        }
+        let has_commit = site.replica().expect("opens").newest().expect("finds").is_some();
+        let found = if has_commit { site.recovered() } else { Picture::new() };
+        let newest = pictures.last().expect("has one");
+        assert!(replicated.is_err() || found == *newest, "seed {seed}: what was committed is not there");
+        assert!(pictures.contains(&found), "seed {seed}: a mixture");
+        // What is older than a commit never comes back.
+        let at = pictures.iter().rposition(|picture| *picture == found).expect("is one");
+        pictures.drain(..at);
+        if below(2) == 0 {
+            site.faulty.heal();
+        }
+    }
+    site.faulty.heal();
+    site.replicate().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    assert!(site.recovered() == site.picture(), "seed {seed}");
+}
+
+#[test]
+fn another_writer_is_fenced() {
+    let site = Site::new();
+    site.change(0);
+    site.replicate().expect("replicates");
+    let other = site.cloned();
+    site.change(1);
+    site.replicate().expect("replicates");
+    other.change(2);
+    let error = other.replicate().expect_err("somebody else committed");
+    assert!(matches!(error, ReplicaError::Fenced { number: 2, .. }), "{error}");
+    assert!(error.to_string().contains("--take-over"), "{error}");
+    assert!(site.recovered() == site.picture());
+}

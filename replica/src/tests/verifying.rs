@@ -1,0 +1,37 @@
+//! Reading a replica back, and mending it.
+
+use dedupfs::NoProgress;
+
+use super::site::Site;
+use crate::{ReplicateOptions, verify};
+
+const COMPLETE: ReplicateOptions = ReplicateOptions { connections: 1, take_over: false, completes: true };
+
+#[test]
+fn a_sound_replica_is_read_back() {
+    let site = Site::new();
+    (0..4).for_each(|round| site.change(round));
+    site.replicate().expect("replicates");
+    let all = verify(&site.replica().expect("opens"), 1, false, &NoProgress).expect("verifies");
+    assert!(all.is_sound() && all.read > all.named, "{all:?}");
+    let some = verify(&site.replica().expect("opens"), 3, false, &NoProgress).expect("verifies");
+    assert!(some.is_sound() && some.read < all.read, "{some:?}");
+}
+
+#[test]
+fn what_is_gone_or_damaged_is_found_and_uploaded_again() {
+    let site = Site::new();
+    (0..4).for_each(|round| site.change(round));
+    site.replicate().expect("replicates");
+    let keys: Vec<_> = site.store.keys().into_iter().filter(|key| key.as_str().starts_with("c/")).collect();
+    site.store.remove_by_hand(&keys[0]);
+    site.store.replace(&keys[1], b"nonsense");
+    let replica = site.replica().expect("opens");
+    let found = verify(&replica, 1, false, &NoProgress).expect("verifies");
+    assert_eq!((found.bad, found.removed), (2, 0), "{found:?}");
+    let found = verify(&replica, 1, true, &NoProgress).expect("verifies");
+    assert_eq!((found.bad, found.removed), (2, 1), "{found:?}");
+    site.replicate_as(&COMPLETE).expect("replicates");
+    assert!(verify(&replica, 1, false, &NoProgress).expect("verifies").is_sound());
+    assert!(site.recovered() == site.picture());
+}

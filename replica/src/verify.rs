@@ -1,0 +1,103 @@
+//! Reads a replica back.
+
+use dedupfs::Progress;
+use dedupfs_store::objects::ObjectError;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{ReplicaError, Result};
+use crate::place::Replica;
+use crate::stored::{ContentHash, Stored};
+
+/// Findings that are told one by one.
+const TOLD_MAX: usize = 1000;
+
+/// What a verification found.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct VerifyReport {
+    /// Where the replica is.
+    pub place: String,
+    /// The newest commit.
+    pub commit: u64,
+    /// Objects that it names.
+    pub named: u64,
+    /// Objects read.
+    pub read: u64,
+    /// Their bytes.
+    pub read_bytes: u64,
+    /// Objects that are gone or damaged.
+    pub bad: u64,
+    /// Some of these, in words.
+    pub findings: Vec<String>,
+    /// Damaged objects that were removed, so that `dedupfs replicate --complete` uploads them again.
+    pub removed: u64,
+}
+
+impl VerifyReport {
+    /// Whether everything that was read is as it was stored.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.bad == 0
+    }
+}
+
+/// Reads the newest state back: all commits and their pieces, and of the containers one in `each`, from a random one on. `removes_bad`: removes
+/// damaged objects.
+///
+/// # Errors
+/// Commits cannot be read; those of the store.
+pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Progress) -> Result<VerifyReport> {
+    let newest = replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
+    let mut report =
+        VerifyReport { place: replica.place.clone(), commit: newest.commit.number, ..VerifyReport::default() };
+    replica.walk(&newest, &mut |commit| {
+        // The lists of containers are read below.
+        for stream in [&commit.export_base, &commit.export_log] {
+            stream.download(replica, commit.number, &mut |bytes| {
+                report.read_bytes += bytes.len() as u64;
+                Ok(())
+            })?;
+            report.read += stream.pieces().len() as u64;
+        }
+        report.read += 1;
+        Ok(())
+    })?;
+    let stored = replica.stored_at(&newest)?;
+    report.named = stored.len() as u64;
+    let mut first = [0; 8];
+    dedupfs_sync::entropy::fill(&mut first)
+        .map_err(|error| ReplicaError::Usage(format!("the system gives no random bytes: {error}")))?;
+    let each = each.max(1);
+    let chosen = |position: usize| (position as u64).wrapping_add(u64::from_le_bytes(first)).is_multiple_of(each);
+    let rows: Vec<&Stored> =
+        stored.values().enumerate().filter(|(position, _)| chosen(*position)).map(|(_, row)| row).collect();
+    progress.start("reading containers back", rows.iter().map(|row| u64::from(row.used_bytes)).sum());
+    for row in rows {
+        if progress.is_cancelled() {
+            return Err(ReplicaError::Ended);
+        }
+        let key = row.key()?;
+        let found = match replica.read(&key) {
+            Ok(Some(bytes)) => {
+                (report.read, report.read_bytes) = (report.read + 1, report.read_bytes + bytes.len() as u64);
+                let hash = ContentHash::of(&replica.name_key, row.reign, &bytes);
+                (hash != row.hash).then_some((true, "has other content than it is named after".to_owned()))
+            }
+            Ok(None) => Some((false, "is gone".to_owned())),
+            Err(ReplicaError::Object(error @ ObjectError::Damaged { .. })) => Some((true, error.to_string())),
+            Err(error) => return Err(error),
+        };
+        if let Some((is_there, found)) = found {
+            report.bad += 1;
+            if report.findings.len() < TOLD_MAX {
+                report.findings.push(format!("object {key} {found}"));
+            }
+            if is_there && removes_bad {
+                replica.objects.remove(&key)?;
+                report.removed += 1;
+            }
+        }
+        progress.advance(row.used_bytes.into());
+    }
+    progress.finish();
+    Ok(report)
+}

@@ -1,0 +1,42 @@
+//! Holding the export of an open pool, for copies of it on other machines.
+
+use dedupfs_base::Result;
+use dedupfs_store::StoreError;
+
+use super::Pool;
+use crate::durability::export::{ExportPosition, HeldExport};
+
+/// A hold on a pool's export: until it is dropped, no slot is freed that the export names.
+#[derive(Debug)]
+pub struct ExportHold<'a> {
+    held: HeldExport<'a>,
+}
+
+impl ExportHold<'_> {
+    /// Where the held export ends.
+    #[must_use]
+    pub fn position(&self) -> ExportPosition {
+        self.held.position()
+    }
+}
+
+impl Pool {
+    /// Brings the export on the data root up to what is stored now, and holds it. The base may be replaced meanwhile: open its files
+    /// behind this, and hold anew if they are gone.
+    ///
+    /// # Errors
+    /// The commit or the export fails; `Usage` if the pool has no export yet.
+    pub fn hold_export(&self) -> Result<ExportHold<'_>> {
+        if !self.is_read_only() {
+            self.sync()?;
+            self.core.committer.export()?;
+        }
+        let held = self.core.exporter.hold();
+        if held.position().generation == 0 {
+            let message = "the pool has no export on its data root yet: it is being written, or there is no room for it there; mount the \
+                           pool for writing and try again in a minute";
+            return Err(StoreError::Usage(message.to_owned()).into());
+        }
+        Ok(ExportHold { held })
+    }
+}
