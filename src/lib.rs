@@ -43,8 +43,8 @@ pub use dedupfs_sync::IS_WORLD;
 pub use durability::export;
 pub use durability::space::SpaceLimits;
 pub use pool::{
-    ExportHold, OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover, recover_on,
-    repair, socket, stats,
+    ExportHold, OpenOptions, Pool, TRIAL_MEMORY_BYTES, TrialReport, UnrecoveredPool, format, format_on, recover,
+    recover_on, repair, socket, stats,
 };
 pub use progress::{NoProgress, Progress};
 pub use service::{AccessTimes, Service};

@@ -191,7 +191,11 @@ impl KeyFile {
         let nonce: [u8; NONCE_LEN] = random()?;
         let cipher = cipher(passphrase, &salt, MEMORY_KIB, PASSES)?;
         let mut sealed = secret.to_vec();
-        let tag = cipher.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::from(b"dedupfs key 1"), &mut sealed);
+        let tag = cipher.seal_in_place_separate_tag(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::from(b"dedupfs key 1"),
+            &mut sealed,
+        );
         let tag = tag.map_err(|_| KeyFileError::System("it cannot be encrypted".to_owned()))?;
         let wrapped = hex(&[nonce.as_slice(), &sealed, tag.as_ref()].concat());
         let (name, salt) = (name.to_owned(), hex(&salt));
@@ -226,7 +230,9 @@ fn cipher(passphrase: &[u8], salt: &[u8], memory_kib: u32, passes: u32) -> Resul
     let system = |error: argon2::Error| KeyFileError::System(error.to_string());
     let params = Params::new(memory_kib, passes, 1, Some(32)).map_err(system)?;
     let mut key = [0; 32];
-    Argon2::new(Algorithm::Argon2id, Version::V0x13, params).hash_password_into(passphrase, salt, &mut key).map_err(system)?;
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+        .hash_password_into(passphrase, salt, &mut key)
+        .map_err(system)?;
     let key = UnboundKey::new(&AES_256_GCM, &key).map_err(|error| KeyFileError::System(error.to_string()))?;
     Ok(LessSafeKey::new(key))
 }

@@ -101,7 +101,9 @@ impl DataRoot<'_> {
             let from = usize::try_from(offset).unwrap_or(usize::MAX);
             Ok(bytes.get(from..).and_then(|rest| rest.get(..len)).unwrap_or_default().to_vec())
         };
-        let Ok(scanned) = scan_table(&self.pool, local.id, local.kind, bytes.len() as u64, &mut read) else { return false };
+        let Ok(scanned) = scan_table(&self.pool, local.id, local.kind, bytes.len() as u64, &mut read) else {
+            return false;
+        };
         let expect = Expect { kind: FrameKind::Region, pool: Some(&self.pool), owner: Some(local.id.0) };
         scanned.damage.is_none()
             && bytes.len() == local.used_bytes as usize

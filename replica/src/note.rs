@@ -110,14 +110,17 @@ pub(crate) struct Notes<'a> {
 
 impl<'a> Notes<'a> {
     pub(crate) fn of(device: &'a dyn Device, replica: &Replica) -> Self {
-        let directory = format!("{NOTES_DIRECTORY}/{}", replica.id_hex());
+        let directory = replica.notes_directory();
         Self { device, directory, pool: replica.format.pool, place: replica.place.clone() }
     }
 
     /// Reads the note. One that is missing or damaged is none.
     pub(crate) fn load(&self) -> Option<Note> {
         let path = format!("{}/{COMMIT}", self.directory);
-        told(&path, self.device.read_file(&path, FILE_BYTES_MAX).and_then(|bytes| decode_note(&path, &self.pool, &bytes)))
+        told(
+            &path,
+            self.device.read_file(&path, FILE_BYTES_MAX).and_then(|bytes| decode_note(&path, &self.pool, &bytes)),
+        )
     }
 
     pub(crate) fn save(&self, done: &Done, stored: &StoredById, locals: &BTreeMap<ContainerId, Local>) -> Result<()> {
@@ -132,7 +135,8 @@ impl<'a> Notes<'a> {
     /// Reads which run was the last.
     pub(crate) fn last_run(&self) -> Option<Run> {
         let path = format!("{}/{RUN}", self.directory);
-        told(&path, self.device.read_file(&path, 8192).and_then(|bytes| decode_run(&path, &self.pool, &bytes))).map(|(_, run)| run)
+        told(&path, self.device.read_file(&path, 8192).and_then(|bytes| decode_run(&path, &self.pool, &bytes)))
+            .map(|(_, run)| run)
     }
 
     /// Notes, durably, that a run has begun.
@@ -142,7 +146,8 @@ impl<'a> Notes<'a> {
         self.device.sync_directory(NOTES_DIRECTORY)?;
         self.device.sync_directory("")?;
         let unended = last.filter(|last| !last.is_ended);
-        let before = unended.map(|last| std::iter::once(last.id).chain(last.before.iter().copied()).take(RUNS_MAX).collect());
+        let before =
+            unended.map(|last| std::iter::once(last.id).chain(last.before.iter().copied()).take(RUNS_MAX).collect());
         let before = before.unwrap_or_default();
         let mut run = Run { begun_secs: clock::since_epoch().as_secs(), before, ..Run::default() };
         entropy::fill(&mut run.id).map_err(|error| StoreError::from_io("read", "random bytes", error))?;
@@ -185,12 +190,14 @@ pub fn noted(meta: &dyn Device, pool: &PoolId) -> Result<Vec<Noted>> {
     for entry in meta.list(NOTES_DIRECTORY)?.into_iter().filter(|entry| entry.is_directory) {
         let path = |name: &str| format!("{NOTES_DIRECTORY}/{}/{name}", entry.name);
         let read = |name: &str, limit_bytes| meta.read_file(&path(name), limit_bytes);
-        let Some((place, run)) = told(&path(RUN), read(RUN, 8192).and_then(|bytes| decode_run(&path(RUN), pool, &bytes)))
+        let Some((place, run)) =
+            told(&path(RUN), read(RUN, 8192).and_then(|bytes| decode_run(&path(RUN), pool, &bytes)))
         else {
             continue;
         };
         let head = read_head(meta, &path(COMMIT));
-        let done = told(&path(COMMIT), head.and_then(|bytes| decode_done(&path(COMMIT), pool, &bytes).map(|(done, ..)| done)));
+        let done =
+            told(&path(COMMIT), head.and_then(|bytes| decode_done(&path(COMMIT), pool, &bytes).map(|(done, ..)| done)));
         let (commit, position) = done.map_or_else(Default::default, |done| (done.number, done.position));
         let Run { is_ended, begun_secs, error, .. } = run;
         let (row, time_secs) = (position.row, position.time_secs);
@@ -343,7 +350,11 @@ pub(crate) fn decode_note(path: &str, pool: &PoolId, bytes: &[u8]) -> std::resul
         rest = behind;
     }
     let found = note.stored.len() as u64;
-    if found == count && rest.is_empty() { Ok(note) } else { Err(StoreError::corrupt(path, format!("{count} rows"), found)) }
+    if found == count && rest.is_empty() {
+        Ok(note)
+    } else {
+        Err(StoreError::corrupt(path, format!("{count} rows"), found))
+    }
 }
 
 pub(crate) fn decode_run(path: &str, pool: &PoolId, bytes: &[u8]) -> std::result::Result<(String, Run), StoreError> {

@@ -9,6 +9,7 @@ use dedupfs_sync::{clock, entropy};
 use crate::encrypted::{EncryptedObjects, Secret};
 use crate::error::{ReplicaError, Result};
 use crate::format::{FORMAT_KEY, Format};
+use crate::note::NOTES_DIRECTORY;
 
 /// A replica in a store.
 #[derive(Debug)]
@@ -30,9 +31,8 @@ impl Replica {
             return Err(exists(&found.pool));
         }
         let mut replica = [0; 16];
-        entropy::fill(&mut replica).map_err(|error| {
-            ReplicaError::Usage(format!("the system gives no random bytes: {error}"))
-        })?;
+        entropy::fill(&mut replica)
+            .map_err(|error| ReplicaError::Usage(format!("the system gives no random bytes: {error}")))?;
         let key = secret.map(Secret::id).transpose()?;
         let format = Format { pool: *pool, replica, key, created_secs: clock::since_epoch().as_secs() };
         match store.create(&format_key()?, &[&format.encode()], Class::Metadata) {
@@ -55,13 +55,17 @@ impl Replica {
         let place = store.describe();
         let wrong = |why| ReplicaError::WrongKey { place: place.clone(), why };
         let (objects, name_key): (Arc<dyn Objects>, _) = match (secret, format.key) {
-            (None, None) => (Arc::clone(store), blake3::derive_key("dedupfs names of a plain replica 1", &format.pool.0)),
+            (None, None) => {
+                (Arc::clone(store), blake3::derive_key("dedupfs names of a plain replica 1", &format.pool.0))
+            }
             (None, Some(_)) => return Err(wrong("is encrypted: name its key file with --key FILE")),
             (Some(_), None) => return Err(wrong("is not encrypted: leave out --key, or make another replica")),
             (Some(secret), Some(id)) if secret.id()? == id => {
                 (Arc::new(EncryptedObjects::new(Arc::clone(store), secret.clone())), secret.name_key()?)
             }
-            (Some(_), Some(_)) => return Err(wrong("is encrypted with another key: name the key file that was made for it")),
+            (Some(_), Some(_)) => {
+                return Err(wrong("is encrypted with another key: name the key file that was made for it"));
+            }
         };
         Ok(Self { objects, name_key, format, place })
     }
@@ -82,6 +86,12 @@ impl Replica {
     #[must_use]
     pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// Directory of the notes about this replica, on the meta root of its pool.
+    #[must_use]
+    pub fn notes_directory(&self) -> String {
+        format!("{NOTES_DIRECTORY}/{}", self.id_hex())
     }
 
     /// Tells this replica from all others, in names of files.

@@ -59,7 +59,8 @@ pub fn restore_data_root(
     connections: usize,
     progress: &dyn Progress,
 ) -> Result<Restored> {
-    let newest = replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
+    let newest =
+        replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
     claim(replica, data)?;
     for directory in DATA_ROOT_DIRECTORIES {
         data.create_directory(directory)?;
@@ -115,7 +116,9 @@ fn claim(replica: &Replica, data: &dyn Device) -> Result<()> {
     }
     if let Some(entry) = data.list("")?.iter().find(|entry| entry.name != "lock") {
         let (place, name) = (data.describe(), &entry.name);
-        return Err(ReplicaError::Usage(format!("{place} has something in it ({name}): name an empty or new directory")));
+        return Err(ReplicaError::Usage(format!(
+            "{place} has something in it ({name}): name an empty or new directory"
+        )));
     }
     Ok(data.replace_file("", MARK, text.as_bytes())?)
 }
@@ -148,7 +151,9 @@ fn check_room(data: &dyn Device, locals: &Locals) -> Result<()> {
     }
     let (needed, there) = (needed_bytes >> 20, (there_bytes + have_bytes) >> 20);
     let place = data.describe();
-    Err(ReplicaError::Usage(format!("{place} has room for {there} MiB, and the replica has {needed} MiB: name a larger disk")))
+    Err(ReplicaError::Usage(format!(
+        "{place} has room for {there} MiB, and the replica has {needed} MiB: name a larger disk"
+    )))
 }
 
 /// A file that is written from its beginning.
@@ -289,7 +294,9 @@ impl Fetches<'_> {
         let key = row.key()?;
         let bytes = match self.replica.read(&key) {
             Ok(Some(bytes)) if self.is_content(row, &bytes) => bytes,
-            Ok(Some(_)) => return Ok(Fetched::Missing(format!("object {key} has other content than it is named after"))),
+            Ok(Some(_)) => {
+                return Ok(Fetched::Missing(format!("object {key} has other content than it is named after")));
+            }
             Ok(None) => return Ok(Fetched::Missing(format!("object {key} is gone"))),
             Err(ReplicaError::Object(error @ dedupfs_store::objects::ObjectError::Damaged { .. })) => {
                 return Ok(Fetched::Missing(error.to_string()));
@@ -302,7 +309,6 @@ impl Fetches<'_> {
     }
 
     fn is_content(&self, row: &Stored, bytes: &[u8]) -> bool {
-        bytes.len() == row.used_bytes as usize
-            && ContentHash::of(&self.replica.name_key, row.reign, bytes) == row.hash
+        bytes.len() == row.used_bytes as usize && ContentHash::of(&self.replica.name_key, row.reign, bytes) == row.hash
     }
 }

@@ -108,7 +108,8 @@ pub fn replicate(
         let (found, expected) = (replica.format.pool.to_string(), superblock.pool.to_string());
         return Err(ReplicaError::OtherPool { place: replica.place.clone(), found, expected });
     }
-    let root = DataRoot { device: source.data(), pool: superblock.pool, slot_bytes: superblock.properties.container_bytes };
+    let root =
+        DataRoot { device: source.data(), pool: superblock.pool, slot_bytes: superblock.properties.container_bytes };
     let notes = Notes::of(meta, replica);
     let run = Run { is_ended: true, ..Run::default() };
     let mut work = Work { source, replica, root, superblock, options, progress, notes, run };
@@ -193,7 +194,8 @@ impl Work<'_> {
         }
         let mut looks = 0;
         loop {
-            let missing: Vec<Local> = locals.by_id.values().filter(|local| !has(&before.stored, local)).copied().collect();
+            let missing: Vec<Local> =
+                locals.by_id.values().filter(|local| !has(&before.stored, local)).copied().collect();
             let is_last = missing.len() <= MISSING_MAX || looks == LOOKS_MAX;
             if !is_last {
                 drop(held);
@@ -246,32 +248,40 @@ impl Work<'_> {
         let place = || self.replica.place.clone();
         let Some(note) = note.filter(|note| note.done.position.lineage == position.lineage) else {
             return match self.replica.newest()? {
-                None => Ok(Before { done: nothing_before(position), stored: StoredById::new(), retired: Vec::new(), is_base_due: true }),
+                None => Ok(Before {
+                    done: nothing_before(position),
+                    stored: StoredById::new(),
+                    retired: Vec::new(),
+                    is_base_due: true,
+                }),
                 Some(newest) => self.join(newest, locals, position),
             };
         };
-        let next = note.done.number + 1;
-        if self.replica.objects.head(&commit_key(next)?)?.is_none() {
-            // The pool may be an older state of the one that made the note.
-            return if ends(&note.done.position) <= ends(position) || note.done.position.generation < position.generation {
-                Ok(Before { done: note.done, stored: note.stored, retired: Vec::new(), is_base_due: false })
+        let mut before = Before { done: note.done, stored: note.stored, retired: Vec::new(), is_base_due: false };
+        // Answers to own requests may have been lost: then the next commits are there, and are this pool's.
+        loop {
+            let next = before.done.number + 1;
+            if self.replica.objects.head(&commit_key(next)?)?.is_none() {
+                break;
+            }
+            let missing = || ReplicaError::damaged(format!("commit {next}"), "an object", "nothing");
+            let found = self.replica.commit(next)?.ok_or_else(missing)?;
+            let is_ours = last_run.is_some_and(|run| run.has_made(&found.commit.run))
+                && found.commit.previous == before.done.hash;
+            if is_ours && found.commit.kind != CommitKind::Fence {
+                self.replica.apply(&found.commit, &mut before.stored)?;
+                before.done = done_of(&found, Some(&before.done));
+            } else if self.options.take_over || is_ours {
+                return self.join_newest(locals, position);
             } else {
-                self.join_newest(locals, position)
-            };
+                return Err(ReplicaError::Fenced { place: place(), number: next });
+            }
         }
-        // Either the answer to our own last request was lost, or somebody else has made it.
-        let found = self.replica.commit(next)?.ok_or_else(|| ReplicaError::damaged(format!("commit {next}"), "an object", "nothing"))?;
-        let is_ours = last_run.is_some_and(|run| run.has_made(&found.commit.run)) && found.commit.previous == note.done.hash;
-        if is_ours && found.commit.kind != CommitKind::Fence {
-            let mut stored = note.stored;
-            self.replica.apply(&found.commit, &mut stored)?;
-            let done = done_of(&found, Some(&note.done));
-            return Ok(Before { done, stored, retired: Vec::new(), is_base_due: false });
-        }
-        if self.options.take_over || is_ours {
-            return self.join_newest(locals, position);
-        }
-        Err(ReplicaError::Fenced { place: place(), number: next })
+        // The pool may be an older state of the one that made the note.
+        let noted = &before.done.position;
+        let is_behind = noted.generation > position.generation
+            || noted.generation == position.generation && ends(noted) > ends(position);
+        if is_behind { self.join_newest(locals, position) } else { Ok(before) }
     }
 
     fn join_newest(&self, locals: &Locals, position: &ExportPosition) -> Result<Before> {
@@ -286,7 +296,10 @@ impl Work<'_> {
         let why = if found.lineage != position.lineage {
             Some("another state of this pool (the pool was recovered, or this is another machine's copy)".to_owned())
         } else if found.row > position.row {
-            Some(format!("a newer state of this pool: that of its commit {}, and here the last one is {}", found.row, position.row))
+            Some(format!(
+                "a newer state of this pool: that of its commit {}, and here the last one is {}",
+                found.row, position.row
+            ))
         } else {
             None
         };
@@ -299,8 +312,10 @@ impl Work<'_> {
         done.position.generation = 0;
         let mut before = Before { done, stored: StoredById::new(), retired: Vec::new(), is_base_due: true };
         let named = self.replica.stored_at(&newest)?;
-        self.progress.start("comparing containers with the replica", named.values().map(|row| u64::from(row.used_bytes)).sum());
-        let uploads = Uploads { replica: self.replica, root: self.root, reign: done.reign, connections: 1, asks_first: false };
+        self.progress
+            .start("comparing containers with the replica", named.values().map(|row| u64::from(row.used_bytes)).sum());
+        let uploads =
+            Uploads { replica: self.replica, root: self.root, reign: done.reign, connections: 1, asks_first: false };
         for (id, row) in named {
             if self.progress.is_cancelled() {
                 return Err(ReplicaError::Ended);
@@ -377,9 +392,11 @@ impl Work<'_> {
     /// Uploads the rest of what the next commit names.
     fn commit(&self, before: &Before, added: &StoredById, position: &ExportPosition) -> Result<Commit> {
         let done = &before.done;
-        let is_new_export = (done.position.lineage, done.position.generation) != (position.lineage, position.generation);
+        let is_new_export =
+            (done.position.lineage, done.position.generation) != (position.lineage, position.generation);
         let limit_bytes = DELTA_BYTES_MIN.max(position.base_bytes);
-        let is_base = before.is_base_due || is_new_export || done.deltas >= DELTAS_MAX || done.delta_bytes > limit_bytes;
+        let is_base =
+            before.is_base_due || is_new_export || done.deltas >= DELTAS_MAX || done.delta_bytes > limit_bytes;
         let (number, reign) = (done.number + 1, done.reign);
         let log_from = if is_base { 0 } else { done.position.log_bytes };
         let file = |path: String, from: u64, len_bytes: u64| -> Result<Stream> {
@@ -459,7 +476,8 @@ fn nothing_before(position: &ExportPosition) -> Done {
 fn done_of(head: &Head, before: Option<&Done>) -> Done {
     let Head { commit, hash, bytes } = head;
     let is_base = commit.kind == CommitKind::Base;
-    let (deltas, delta_bytes) = before.filter(|_| !is_base).map_or((0, 0), |done| (done.deltas + 1, done.delta_bytes + bytes));
+    let (deltas, delta_bytes) =
+        before.filter(|_| !is_base).map_or((0, 0), |done| (done.deltas + 1, done.delta_bytes + bytes));
     Done {
         number: commit.number,
         hash: *hash,

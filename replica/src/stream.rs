@@ -75,8 +75,11 @@ impl Stream {
         for hash in &self.pieces {
             let key = hash.piece_key()?;
             let what = || format!("object {key}");
-            let bytes = replica.read(&key)?.ok_or_else(|| ReplicaError::damaged(what(), "a part of a commit", "nothing"))?;
-            if ContentHash::of(&replica.name_key, commit, &bytes) != *hash || bytes.len() as u64 != PIECE_BYTES.min(left_bytes) {
+            let bytes =
+                replica.read(&key)?.ok_or_else(|| ReplicaError::damaged(what(), "a part of a commit", "nothing"))?;
+            if ContentHash::of(&replica.name_key, commit, &bytes) != *hash
+                || bytes.len() as u64 != PIECE_BYTES.min(left_bytes)
+            {
                 return Err(ReplicaError::damaged(what(), "the content that it is named after", "something else"));
             }
             left_bytes -= bytes.len() as u64;
@@ -103,13 +106,17 @@ impl Stream {
         payload.bytes(&self.inline);
     }
 
-    pub(crate) fn decode(meta: &mut ByteReader<'_>, payload: &mut ByteReader<'_>) -> std::result::Result<Self, StoreError> {
+    pub(crate) fn decode(
+        meta: &mut ByteReader<'_>,
+        payload: &mut ByteReader<'_>,
+    ) -> std::result::Result<Self, StoreError> {
         let (len_bytes, count) = (meta.u64()?, meta.u32()?);
         let expected = if len_bytes <= INLINE_BYTES_MAX { 0 } else { len_bytes.div_ceil(PIECE_BYTES) };
         if expected != u64::from(count) || count > PIECES_MAX {
             return Err(meta.corrupt(format!("{expected} pieces"), count));
         }
-        let pieces = (0..count).map(|_| Ok(ContentHash(meta.array()?))).collect::<std::result::Result<_, StoreError>>()?;
+        let pieces =
+            (0..count).map(|_| Ok(ContentHash(meta.array()?))).collect::<std::result::Result<_, StoreError>>()?;
         let inline = if count == 0 { payload.bytes(len_bytes as usize)?.to_vec() } else { Vec::new() };
         Ok(Self { len_bytes, inline, pieces })
     }

@@ -98,7 +98,9 @@ pub fn sweep(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn P
     for (_, head) in commits.values() {
         let pieces = head.commit.streams().into_iter().flat_map(|stream| stream.pieces());
         needed.extend(pieces.map(|piece| piece.piece_key()).collect::<Result<Vec<_>>>()?);
-        needed.extend(replica.rows(&head.commit, Rows::Retired)?.iter().map(|row| row.key()).collect::<Result<Vec<_>>>()?);
+        needed.extend(
+            replica.rows(&head.commit, Rows::Retired)?.iter().map(|row| row.key()).collect::<Result<Vec<_>>>()?,
+        );
     }
     sweep.unnamed(&needed, before_secs.min(newest_secs), progress)?;
     Ok(report)

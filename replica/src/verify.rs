@@ -46,7 +46,8 @@ impl VerifyReport {
 /// # Errors
 /// Commits cannot be read; those of the store.
 pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Progress) -> Result<VerifyReport> {
-    let newest = replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
+    let newest =
+        replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
     let mut report =
         VerifyReport { place: replica.place.clone(), commit: newest.commit.number, ..VerifyReport::default() };
     replica.walk(&newest, &mut |commit| {

@@ -39,13 +39,15 @@ pub const STAGE: &str = "recovered";
 /// Directories of a meta root, besides superblock and namespace.
 const META_DIRECTORIES: [&str; 3] = ["index", "recipes", NOTES_DIRECTORY];
 /// Other known names on a root.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 13] = [
     "lock",
     "dedupfs.log",
     "dedupfs.log.1",
     "control.sock",
     "containers",
     "export",
+    // Notes of replicas: of another lineage from now on, so they are not believed.
+    "replicas",
     SCRUB_POSITION_FILE,
     RECLAIM_HISTORY_FILE,
     FORWARDING_FILE,

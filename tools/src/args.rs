@@ -82,6 +82,12 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     Recover(RecoverArgs),
     #[cfg(feature = "remote")]
+    Replicate(remote::ReplicateArgs),
+    #[cfg(feature = "remote")]
+    Replica(remote::ReplicaArgs),
+    #[cfg(feature = "remote")]
+    Key(remote::KeyArgs),
+    #[cfg(feature = "remote")]
     StoreCheck(remote::StoreCheckArgs),
     #[command(hide = true)]
     Generate(GenerateArgs),
@@ -111,6 +117,16 @@ impl Command {
             Self::Fsck(args) => args.json,
             Self::Scrub(args) => args.json,
             Self::Recover(args) => args.json,
+            #[cfg(feature = "remote")]
+            Self::Replicate(args) => args.json,
+            #[cfg(feature = "remote")]
+            Self::Replica(args) => match &args.command {
+                remote::ReplicaCommand::Status(args) => args.json,
+                remote::ReplicaCommand::Verify(args) => args.json,
+                remote::ReplicaCommand::Sweep(args) => args.json,
+            },
+            #[cfg(feature = "remote")]
+            Self::Key(_) => false,
             #[cfg(feature = "remote")]
             Self::StoreCheck(args) => args.json,
             Self::Generate(args) => args.json,
@@ -445,6 +461,15 @@ pub(crate) struct RecoverArgs {
     /// Directory with the content (the data root) [default: as in the superblock in POOL, else POOL]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
+    /// Bring everything back from a replica that `dedupfs replicate` made: `s3://BUCKET/PREFIX?endpoint=URL`, or a directory. POOL is a new or empty
+    /// directory then, and so is DIR. An interrupted recovery goes on if it is started again
+    #[cfg(feature = "remote")]
+    #[arg(long, value_name = "STORE")]
+    pub(crate) from: Option<String>,
+    /// The key of the replica
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub(crate) key: remote::KeyOptions,
     /// Replace an existing meta root. Only when it is beyond repair, for it knows more than the data root. Also go on although the data
     /// root gives less than it should; content without names is then kept. Asks before
     #[arg(long)]

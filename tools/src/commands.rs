@@ -10,11 +10,17 @@ pub(crate) mod gc;
 pub(crate) mod generate;
 pub(crate) mod get;
 pub(crate) mod history;
+#[cfg(feature = "remote")]
+pub(crate) mod key;
 pub(crate) mod list;
 pub(crate) mod mkfs;
 pub(crate) mod prune;
 pub(crate) mod put;
 pub(crate) mod recover;
+#[cfg(feature = "remote")]
+pub(crate) mod replica;
+#[cfg(feature = "remote")]
+pub(crate) mod replicate;
 pub(crate) mod scrub;
 pub(crate) mod series;
 pub(crate) mod snapshot;

@@ -26,6 +26,11 @@ pub(crate) const FSCK_ENDED_EARLY: u8 = 32;
 pub(crate) const HELP_OF_STORES: &str = "\
 Exit codes: 0 ok; 1 failed, or the store cannot hold copies of pools; 2 usage; 5 no space.";
 
+#[cfg(feature = "remote")]
+pub(crate) const HELP_OF_REPLICAS: &str = "\
+Exit codes: 0 ok; 1 failed, such as a store that cannot be reached; 2 usage, such as a wrong key; 3 not a pool, a part of it missing,
+  or of an unknown format; 4 pool in use, or replicated already; 5 no space; 6 pool or replica damaged; 9 interrupted: the next run goes on.";
+
 /// Lists of the exit codes in the `--help` of commands.
 pub(crate) const HELP: &str = "\
 Exit codes: 0 ok; 1 failed; 2 usage; 3 not a pool, a part of it missing, or of an unknown format;

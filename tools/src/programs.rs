@@ -48,6 +48,12 @@ fn perform(command: &Command) -> Result<u8, Failure> {
         Command::Series(args) => series::run(args),
         Command::Recover(args) => recover::run(args),
         #[cfg(feature = "remote")]
+        Command::Replicate(args) => crate::commands::replicate::run(args),
+        #[cfg(feature = "remote")]
+        Command::Replica(args) => crate::commands::replica::run(args),
+        #[cfg(feature = "remote")]
+        Command::Key(args) => crate::commands::key::run(args),
+        #[cfg(feature = "remote")]
         Command::StoreCheck(args) => crate::commands::store_check::run(args),
         Command::Generate(args) => generate::run(args),
         Command::Scrub(args) => scrub::run(args),

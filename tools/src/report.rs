@@ -26,6 +26,8 @@ pub(crate) use self::profile::profile;
 pub(crate) use self::reclaim::{log_reclaimed, reclaim, reclaim_status};
 pub(crate) use self::transfer::{transfer, transfer_problems};
 use crate::control::Failure;
+#[cfg(feature = "remote")]
+use crate::duration;
 use crate::size::show;
 
 const DOUBT: &str = "nothing is freed: unmount, and run `dedupfs fsck --rebuild-index POOL`";
@@ -73,7 +75,7 @@ impl Lines {
 }
 
 /// Adds one line for each of `lines`, and one for the others of `count` that are not among them.
-fn list(text: &mut String, name: &str, lines: &[impl std::fmt::Display], count: u64) {
+pub(crate) fn list(text: &mut String, name: &str, lines: &[impl std::fmt::Display], count: u64) {
     for line in lines {
         let _ = writeln!(text, "{name}: {line}");
     }
@@ -278,6 +280,28 @@ fn session(lines: &mut Lines, stats: &PoolStats) {
 fn exported_ago(stats: &PoolStats) -> String {
     let written = UNIX_EPOCH + Duration::from_secs(stats.export_time_secs);
     written.elapsed().map_or_else(|_| String::new(), |ago| format!(", as of {} s ago", ago.as_secs()))
+}
+
+/// How far the replicas of a pool are.
+#[cfg(feature = "remote")]
+pub(crate) fn replicas(all: &[dedupfs_replica::Noted]) -> String {
+    let mut text = String::new();
+    for noted in all {
+        let age = (UNIX_EPOCH + Duration::from_secs(noted.time_secs)).elapsed().ok();
+        let state = match (noted.commit, age) {
+            (0, _) => "no commit yet".to_owned(),
+            (commit, None) => format!("commit {commit}"),
+            (commit, Some(age)) => {
+                format!("commit {commit}, state of {} ago", duration::show(age.as_secs().saturating_mul(1000)))
+            }
+        };
+        let _ = writeln!(text, "replica {}: {state}", noted.place);
+        if noted.is_unfinished {
+            let why = if noted.error.is_empty() { "it goes on, or was killed" } else { &noted.error };
+            let _ = writeln!(text, "  the last run made no commit: {why}");
+        }
+    }
+    text
 }
 
 pub(crate) fn recovered(report: &RecoverReport, age: Option<Duration>) -> String {

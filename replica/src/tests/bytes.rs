@@ -20,7 +20,8 @@ fn stored() -> Stored {
 }
 
 fn commit(replica: &Replica) -> Commit {
-    let position = ExportPosition { lineage: [3; 16], epoch: 4, generation: 5, log_bytes: 9, row: 8, ..Default::default() };
+    let position =
+        ExportPosition { lineage: [3; 16], epoch: 4, generation: 5, log_bytes: 9, row: 8, ..Default::default() };
     let stream = |bytes: &[u8]| Stream::upload_bytes(replica, 7, bytes).expect("uploads");
     Commit {
         kind: CommitKind::Delta,

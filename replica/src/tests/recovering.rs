@@ -65,12 +65,14 @@ fn objects_that_were_removed_by_hand_are_told_one_by_one() {
     let keys = site.store.keys();
     let key = keys.iter().find(|key| key.as_str().starts_with("c/")).expect("has a container");
     site.store.remove_by_hand(key);
-    let restored = restore_data_root(&site.replica().expect("opens"), &MemoryDevice::new(), 4, &NoProgress).expect("goes on");
+    let restored =
+        restore_data_root(&site.replica().expect("opens"), &MemoryDevice::new(), 4, &NoProgress).expect("goes on");
     assert_eq!((restored.missing, restored.findings.len()), (1, 1));
     assert!(restored.findings[0].contains(key.as_str()), "{restored:?}");
     let commit = keys.iter().find(|key| key.as_str().starts_with("log/")).expect("has a commit");
     site.store.remove_by_hand(commit);
-    let error = restore_data_root(&site.replica().expect("opens"), &MemoryDevice::new(), 1, &NoProgress).expect_err("no commit");
+    let error = restore_data_root(&site.replica().expect("opens"), &MemoryDevice::new(), 1, &NoProgress)
+        .expect_err("no commit");
     assert!(error.to_string().contains("no commit"), "{error}");
 }
 

@@ -10,16 +10,16 @@ use dedupfs::reclaim::ReclaimOptions;
 use dedupfs::recover::recover_on;
 use dedupfs::{NoProgress, OpenOptions as PoolOptions, Pool, format_on};
 use dedupfs_service::{Caller, FileKind, FileService, Listing, NewNode, OpenOptions, ROOT_INO, WriteFlags};
+use dedupfs_store::PoolId;
 use dedupfs_store::device::{Device, MemoryDevice, OpenMode};
 use dedupfs_store::objects::faulty::FaultyObjects;
 use dedupfs_store::objects::{CountingObjects, MemoryObjects, Objects};
 use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
-use dedupfs_store::PoolId;
 use dedupfs_sync::Mutex;
 
 use crate::{
-    Held, PoolSource, Replica, ReplicateOptions, ReplicateReport, Result, Secret, Source, SweepReport,
-    replicate, restore_data_root, sweep,
+    Held, PoolSource, Replica, ReplicateOptions, ReplicateReport, Result, Secret, Source, SweepReport, replicate,
+    restore_data_root, sweep,
 };
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -171,7 +171,11 @@ impl Site {
     /// Writes and removes some files; reclaims in every other round.
     pub(super) fn change(&self, round: u64) {
         for number in 0..3 {
-            self.write(&format!("file {}", (round + number) % 5), round * 10 + number, 30_000 + 7_000 * number as usize);
+            self.write(
+                &format!("file {}", (round + number) % 5),
+                round * 10 + number,
+                30_000 + 7_000 * number as usize,
+            );
         }
         self.remove(&format!("file {}", (round + 4) % 5));
         if round % 2 == 1 {

@@ -56,7 +56,8 @@ fn what_a_run_that_was_cut_off_left_goes() {
     site.change(0);
     site.replicate().expect("replicates");
     let replica = site.replica().expect("opens");
-    let key = dedupfs_store::objects::Key::new("c/00/0000000000000100-00000000000000000000000000000000").expect("is a key");
+    let key =
+        dedupfs_store::objects::Key::new("c/00/0000000000000100-00000000000000000000000000000000").expect("is a key");
     replica.objects.create(&key, &[b"left over"], dedupfs_store::objects::Class::Content).expect("creates");
     assert_eq!(site.sweep(0).expect("sweeps").unnamed, 0, "it may be of a run that goes on");
     site.store.set_now(NOW_SECS + 10);

@@ -1,7 +1,7 @@
 //! Pools of another lineage, and of another time.
 
 use super::site::{Site, finish};
-use crate::{ReplicaError, ReplicateOptions, Replica, restore_data_root};
+use crate::{Replica, ReplicaError, ReplicateOptions, restore_data_root};
 use dedupfs::NoProgress;
 use dedupfs_store::device::{Device as _, MemoryDevice};
 

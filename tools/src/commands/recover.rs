@@ -1,5 +1,8 @@
 //! `dedupfs recover`.
 
+#[cfg(feature = "remote")]
+mod from;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,19 +16,15 @@ use crate::progress::Bars;
 use crate::{access, confirm, exit, report, target};
 
 pub(crate) fn run(args: &RecoverArgs) -> Result<u8, Failure> {
+    #[cfg(feature = "remote")]
+    if let Some(from) = &args.from {
+        return from::run(args, from);
+    }
     let data = match &args.data {
         Some(data) => data.clone(),
         None => data_root_of(&args.pool)?,
     };
-    for root in [args.pool.as_path(), &data] {
-        if let Some(mount) = target::mounted_at(root)? {
-            return Err(Failure::failed(format!(
-                "{} is where pool {} is mounted: name the pool's roots",
-                root.display(),
-                mount.source.display()
-            )));
-        }
-    }
+    refuse_mounted(&[args.pool.as_path(), &data])?;
     let (pool, data) = (target::absolute(&args.pool)?, target::absolute(&data)?);
     if pool.exists() && ControlClient::connect(&pool)?.is_some() {
         let message = format!("pool {} is mounted: copy out the readable files first", pool.display());
@@ -51,6 +50,20 @@ pub(crate) fn run(args: &RecoverArgs) -> Result<u8, Failure> {
         report::recovered(recovered, age(recovered.restored.time_secs))
     })?;
     Ok(exit::OK)
+}
+
+/// Refuses directories where a pool is mounted.
+fn refuse_mounted(roots: &[&Path]) -> Result<(), Failure> {
+    for root in roots {
+        if let Some(mount) = target::mounted_at(root)? {
+            return Err(Failure::failed(format!(
+                "{} is where pool {} is mounted: name the pool's roots",
+                root.display(),
+                mount.source.display()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn question(pool: &Path, data: &Path) -> String {

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use dedupfs::stats::PoolStats;
 use dedupfs::{Progress as _, TreeStats};
 use serde::Serialize;
 
@@ -40,8 +41,50 @@ pub(crate) fn run(args: &Stats) -> Result<u8, Failure> {
         exit::print_message(args.json, "profile", &stats.profile, report::profile)?;
         return Ok(exit::OK);
     }
-    exit::print_message(args.json, "stats", &stats, |stats| report::stats(stats, source))?;
+    let pool = Told { stats, replicas: Replicas::of(&target.pool) };
+    exit::print_message(args.json, "stats", &pool, |pool| report::stats(&pool.stats, source) + &pool.replicas.text())?;
     Ok(exit::OK)
+}
+
+/// Statistics, with the replicas of the pool.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    stats: PoolStats,
+    #[serde(flatten)]
+    replicas: Replicas,
+}
+
+#[derive(Serialize)]
+struct Replicas {
+    #[cfg(feature = "remote")]
+    replicas: Vec<dedupfs_replica::Noted>,
+}
+
+impl Replicas {
+    #[cfg(feature = "remote")]
+    fn of(pool: &Path) -> Self {
+        let replicas = super::replica::replicas_of(pool).unwrap_or_else(|failure| {
+            eprintln!("dedupfs-stats: warning: replicas cannot be told: {failure}");
+            Vec::new()
+        });
+        Self { replicas }
+    }
+
+    #[cfg(not(feature = "remote"))]
+    fn of(_: &Path) -> Self {
+        Self {}
+    }
+
+    #[cfg(feature = "remote")]
+    fn text(&self) -> String {
+        report::replicas(&self.replicas)
+    }
+
+    #[cfg(not(feature = "remote"))]
+    fn text(&self) -> String {
+        String::new()
+    }
 }
 
 /// What a tree holds, with its path.

@@ -33,20 +33,30 @@ pub(crate) fn run(args: &StoreCheckArgs) -> Result<u8, Failure> {
     // Not parsed by clap, whose messages would show what is in it.
     let address: Address = args.store.parse()?;
     let findings = check(&address)?;
-    let broken: Vec<&str> =
-        findings.iter().filter(|finding| is_broken(finding)).map(|finding| finding.promise).collect();
+    let broken = broken_of(&findings);
     let (store, is_usable) = (address.to_string(), broken.is_empty());
     let check = StoreCheck { store, is_usable, promises: findings.iter().map(promise).collect() };
     exit::print_message(args.json, "store_check", &check, text)?;
     if is_usable {
         return Ok(exit::OK);
     }
-    eprintln!(
-        "dedupfs: {} cannot hold copies of pools: it does not keep \"{}\"; use another store",
-        check.store,
-        broken.join("\", \"")
-    );
+    eprintln!("dedupfs: {}", unusable(&check.store, &broken));
     Ok(exit::FAILED)
+}
+
+/// Probes a store; returns the promises that it breaks.
+pub(crate) fn broken(address: &Address) -> Result<Vec<&'static str>, Failure> {
+    Ok(broken_of(&check(address)?))
+}
+
+/// The failure of a store that breaks promises.
+pub(crate) fn unusable(store: &str, broken: &[&str]) -> Failure {
+    let broken = broken.join("\", \"");
+    Failure::failed(format!("{store} cannot hold copies of pools: it does not keep \"{broken}\"; use another store"))
+}
+
+fn broken_of(findings: &[Finding]) -> Vec<&'static str> {
+    findings.iter().filter(|finding| is_broken(finding)).map(|finding| finding.promise).collect()
 }
 
 fn check(address: &Address) -> Result<Vec<Finding>, Failure> {

@@ -183,6 +183,11 @@ impl ControlClient {
         self.ask(&Request::TrialRecovery(scratch.to_owned()), progress)
     }
 
+    /// Holds the export until the other end of `stream` is closed; the position comes through it. Returns when the hold is over.
+    pub(crate) fn hold_export(&mut self, stream: BorrowedFd<'_>) -> Result<(), Failure> {
+        self.ask_with(&Request::HoldExport, &[stream], &NoProgress)
+    }
+
     /// Copies the directory or regular file `from` into the pool. If this end closes, or `progress` is cancelled, the copy is removed.
     pub(crate) fn put(
         &mut self,

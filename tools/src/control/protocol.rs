@@ -99,6 +99,9 @@ pub(crate) enum Request {
     /// Makes a trial recovery from the data root alone, in scratch space below this absolute path:
     /// [`TrialReport`](dedupfs::TrialReport).
     TrialRecovery(PathBuf),
+    /// Holds the export on the data root until the other end of the stream that travels with it is closed. Its position
+    /// ([`ExportPosition`](dedupfs::export::ExportPosition)) comes through that stream, as a line of JSON.
+    HoldExport,
     /// Copies a tree into the pool: [`TransferReport`](dedupfs::transfer::TransferReport).
     Put(PutRequest),
     /// Puts the image of a disk: [`TransferReport`](dedupfs::transfer::TransferReport).
@@ -251,6 +254,7 @@ mod tests {
             Request::ReclaimStatus,
             Request::StopReclaim,
             Request::Cutting,
+            Request::HoldExport,
             Request::AnswerAhead { count: 3 },
             Request::PauseReclaim(true),
             Request::Put(PutRequest { into: 7, name: b"\xff\n".to_vec(), options: PutOptions::default() }),

@@ -1,7 +1,9 @@
 //! The target of the control socket: the pool, its session, and their end.
 
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +27,8 @@ use crate::{changes, report};
 
 /// Time between the check whether the pool may become read-only and the switch, while the kernel writes back its cache.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
+/// While the export is held, the daemon looks at this interval whether the pool is to be closed.
+const HOLD_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 pub(super) struct End {
@@ -99,6 +103,7 @@ impl ControlTarget for Daemon {
                 to_value(())
             }
             Request::TrialRecovery(scratch) => to_value(self.trial_recovery(&scratch, progress)?),
+            Request::HoldExport => to_value(self.hold_export(descriptor()?, progress)?),
             Request::Put(request) => to_value(self.put(&request, descriptor()?, progress)?),
             Request::PutImage(request) => {
                 let image = descriptor()?;
@@ -185,6 +190,34 @@ impl Daemon {
             tracing::error!(row, files, directories, elapsed_ms, "a recovery would give less than was exported");
         }
         Ok(report)
+    }
+
+    /// Holds the export until the other end closes, or the pool is to be closed.
+    fn hold_export(&self, stream: OwnedFd, progress: &dyn Progress) -> Result<(), Failure> {
+        let transfer = self.transfers.begin();
+        let progress = transfer.progress(progress);
+        let mut stream = UnixStream::from(stream);
+        let hold = self.pool.hold_export()?;
+        let failed = |error: std::io::Error| Failure::failed(format!("the other end of a hold is gone: {error}"));
+        let mut line = serde_json::to_vec(&hold.position()).map_err(|error| failed(error.into()))?;
+        line.push(b'\n');
+        stream.set_read_timeout(Some(HOLD_LOOK_INTERVAL)).and_then(|()| stream.write_all(&line)).map_err(failed)?;
+        while !progress.is_cancelled() {
+            match stream.read(&mut [0]) {
+                Ok(0) => break,
+                Err(error)
+                    if !matches!(
+                        error.kind(),
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
+                    ) =>
+                {
+                    break;
+                }
+                _ => {}
+            }
+        }
+        drop(hold);
+        Ok(())
     }
 
     fn put(&self, request: &PutRequest, from: OwnedFd, progress: &dyn Progress) -> Result<TransferReport, Failure> {
@@ -289,7 +322,7 @@ impl Daemon {
 }
 
 fn is_copying() -> Failure {
-    let why = "a tree is being copied by `dedupfs put`, `get`, `snapshot` or `freeze`: wait for it, or interrupt it";
+    let why = "a tree is being copied by `dedupfs put`, `get`, `snapshot`, `freeze` or `replicate`: wait for it, or interrupt it";
     FailureKind::MountpointUnusable.because(why)
 }
 

@@ -1,0 +1,80 @@
+//! `dedupfs recover --from`: a pool from its replica alone.
+
+use std::path::Path;
+
+use dedupfs::recover::{RecoverReport, recover};
+use dedupfs::{OpenOptions, Progress as _};
+use dedupfs_replica::{Restored, restore_data_root};
+use dedupfs_store::device::{FileDevice, PoolLock};
+use serde::Serialize;
+
+use super::{age, refuse_mounted};
+use crate::args::RecoverArgs;
+use crate::commands::replicate::store::Store;
+use crate::control::{Failure, FailureKind};
+use crate::progress::Bars;
+use crate::size::show;
+use crate::{access, exit, interrupt, report, target};
+
+/// Requests at the same time.
+const CONNECTIONS: usize = 16;
+
+/// A recovered pool, and what the replica gave.
+#[derive(Serialize)]
+struct Recovered {
+    #[serde(flatten)]
+    recovered: RecoverReport,
+    replica: Restored,
+}
+
+pub(super) fn run(args: &RecoverArgs, from: &str) -> Result<u8, Failure> {
+    let data = args.data.clone().unwrap_or_else(|| args.pool.clone());
+    refuse_mounted(&[args.pool.as_path(), &data])?;
+    let replica = Store::open(from)?.replica(&args.key)?;
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    access::raise_descriptor_limit();
+    let device = FileDevice::create(&data)?;
+    let lock = PoolLock::acquire(&data, "dedupfs recover")?;
+    let restored = restore_data_root(&replica, &device, CONNECTIONS, &progress).map_err(|error| {
+        let advice = format!("cannot bring {} back from the replica", data.display());
+        Failure::from(error).while_trying(&advice)
+    })?;
+    drop(lock);
+    tell(&restored);
+    let (pool, data) = (target::absolute(&args.pool)?, target::absolute(&data)?);
+    let options = OpenOptions { memory_bytes: args.memory, ..access::to_write("dedupfs recover") };
+    let outcome = recover(&pool, &data, args.force, &options, &bars);
+    bars.finish();
+    let recovered = outcome.map_err(|error| {
+        let failure = Failure::from(error).usage_as(FailureKind::NotAPool);
+        failure.while_trying(&format!("the content is back in {}, but its names are not", data.display()))
+    })?;
+    let recovered = Recovered { recovered, replica: restored };
+    exit::print_message(args.json, "recover", &recovered, |Recovered { recovered, .. }| {
+        report::recovered(recovered, age(recovered.restored.time_secs))
+    })?;
+    next_step(&pool);
+    Ok(exit::OK)
+}
+
+fn tell(restored: &Restored) {
+    let Restored { place, commit, fetched, fetched_bytes, there, missing, .. } = restored;
+    let already = if *there > 0 { format!(", {there} were there already") } else { String::new() };
+    eprintln!("dedupfs: {place}: commit {commit}; fetched {fetched} containers with {}{already}", show(*fetched_bytes));
+    for finding in &restored.findings {
+        eprintln!("dedupfs: MISSING: {finding}");
+    }
+    if *missing > 0 {
+        eprintln!(
+            "dedupfs: {missing} containers are missing: files that need them give errors; --force recovers the rest"
+        );
+    }
+}
+
+fn next_step(pool: &Path) {
+    eprintln!(
+        "dedupfs: to replicate the recovered pool to the same place, `dedupfs replicate --take-over {}`: the former machine cannot any more then",
+        pool.display()
+    );
+}

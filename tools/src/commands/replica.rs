@@ -1,0 +1,95 @@
+//! `dedupfs replica`: how far replicas are, reading one back, and removing what is needed no more.
+
+use std::path::Path;
+
+use dedupfs::Progress as _;
+use dedupfs_replica::{Noted, SweepReport, VerifyReport, noted, sweep, verify};
+use dedupfs_store::device::FileDevice;
+use dedupfs_store::superblock::Role;
+use serde::Serialize;
+
+use super::replicate::store::Store;
+use crate::args::remote::{ReplicaArgs, ReplicaCommand, StatusArgs, SweepArgs, VerifyArgs};
+use crate::control::{Failure, FailureKind};
+use crate::progress::Bars;
+use crate::size::show;
+use crate::{exit, interrupt, report, target};
+
+/// Replicas of a pool.
+#[derive(Serialize)]
+struct Status {
+    replicas: Vec<Noted>,
+}
+
+pub(crate) fn run(args: &ReplicaArgs) -> Result<u8, Failure> {
+    match &args.command {
+        ReplicaCommand::Status(args) => status(args),
+        ReplicaCommand::Verify(args) => verified(args),
+        ReplicaCommand::Sweep(args) => swept(args),
+    }
+}
+
+/// Reads the notes of a pool's replicas.
+pub(crate) fn replicas_of(pool: &Path) -> Result<Vec<Noted>, Failure> {
+    let superblock = target::superblock(pool, Role::Meta)?;
+    Ok(noted(&FileDevice::open(pool)?, &superblock.pool)?)
+}
+
+fn status(args: &StatusArgs) -> Result<u8, Failure> {
+    let target = target::resolve(&args.target)?;
+    let status = Status { replicas: replicas_of(&target.pool)? };
+    exit::print_message(args.json, "replicas", &status, |status| match status.replicas.is_empty() {
+        true => "the pool has no replica: `dedupfs replicate --init` makes one\n".to_owned(),
+        false => report::replicas(&status.replicas),
+    })?;
+    let is_behind = status.replicas.iter().any(|noted| !noted.error.is_empty());
+    Ok(if is_behind { exit::FAILED } else { exit::OK })
+}
+
+fn verified(args: &VerifyArgs) -> Result<u8, Failure> {
+    let replica = Store::open(&args.store)?.replica(&args.key)?;
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let found = verify(&replica, args.each, args.remove_damaged, &progress)?;
+    bars.finish();
+    exit::print_message(args.json, "verify", &found, |found| {
+        let VerifyReport { place, commit, named, read, read_bytes, bad, .. } = found;
+        let mut text = format!(
+            "{place}: commit {commit} names {named} containers; read {read} objects with {}\n",
+            show(*read_bytes)
+        );
+        report::list(&mut text, "BAD", &found.findings, *bad);
+        text
+    })?;
+    if found.is_sound() {
+        return Ok(exit::OK);
+    }
+    let advice = match args.remove_damaged {
+        true => "`dedupfs replicate --complete` uploads them again",
+        false => {
+            "`dedupfs replica verify --remove-damaged` removes damaged ones, and `dedupfs replicate --complete` then uploads them again"
+        }
+    };
+    Err(FailureKind::Damaged.because(format!("{} objects of the replica are gone or damaged: {advice}", found.bad)))
+}
+
+fn swept(args: &SweepArgs) -> Result<u8, Failure> {
+    let replica = Store::open(&args.store)?.replica(&args.key)?;
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let done = sweep(&replica, args.grace, args.dry_run, &progress)?;
+    bars.finish();
+    exit::print_message(args.json, "sweep", &done, |done| {
+        let SweepReport { place, retired, commits, unnamed, unnamed_bytes, retained, dry_run } = done;
+        let verb = if *dry_run { "would remove" } else { "removed" };
+        let mut text = format!(
+            "{place}: {verb} {retired} containers of removed content, {commits} earlier commits, and {unnamed} objects that nothing names ({})\n",
+            show(*unnamed_bytes)
+        );
+        if *retained > 0 {
+            text.push_str(&format!("{retained} objects are kept by the store for now: they go with a later sweep\n"));
+        }
+        text
+    })?;
+    Ok(exit::OK)
+}

@@ -1,0 +1,199 @@
+//! `dedupfs replicate`.
+
+mod hold;
+pub(crate) mod store;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dedupfs::Progress;
+use dedupfs_replica::{KeyFile, PoolSource, Replica, ReplicaError, ReplicateOptions, ReplicateReport, replicate};
+use dedupfs_store::device::{FileDevice, PoolLock};
+use dedupfs_store::superblock::Role;
+use serde::Serialize;
+
+use self::hold::Mounted;
+use self::store::{Store, new_passphrase, of_key, passphrase, read_key, write_key};
+use super::store_check;
+use crate::access::{self, Access};
+use crate::args::remote::ReplicateArgs;
+use crate::control::{Failure, FailureKind};
+use crate::progress::Bars;
+use crate::size::show;
+use crate::target::Target;
+use crate::{duration, exit, interrupt, target};
+
+/// Time until a run is made again that the store or an unmount cut off.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// Between two looks for a signal.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What a run did, with its requests.
+#[derive(Serialize)]
+struct Ran {
+    #[serde(flatten)]
+    report: ReplicateReport,
+    requests: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+pub(crate) fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
+    let target = target::resolve(&args.target)?;
+    let store = Store::open(&args.store)?;
+    let replica = if args.init { init(args, &target, &store)? } else { store.replica(&args.key)? };
+    let bars = Bars::default();
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let mut options = ReplicateOptions {
+        connections: usize::try_from(args.connections).unwrap_or(1),
+        take_over: args.take_over,
+        completes: args.complete,
+    };
+    loop {
+        let before = store.requests();
+        let outcome = once(&target, &replica, &options, &progress);
+        bars.finish();
+        let wait = match (outcome, args.every) {
+            (Ok(report), every) => {
+                let used = store.requests().since(&before);
+                let ran = Ran {
+                    report,
+                    requests: used.count(),
+                    sent_bytes: used.created_bytes,
+                    received_bytes: used.read_bytes,
+                };
+                exit::print_message(args.json, "replicate", &ran, text)?;
+                // The first run has done that.
+                (options.take_over, options.completes) = (false, false);
+                match every {
+                    Some(every) => every,
+                    None => return Ok(exit::OK),
+                }
+            }
+            (Err((failure, is_passing)), Some(every)) if is_passing => {
+                let wait = every.min(AGAIN_AFTER);
+                let (again, place) = (duration::show(wait.as_millis().try_into().unwrap_or(u64::MAX)), replica.place());
+                eprintln!("dedupfs: {failure}; {place} is not up to date, and is tried again in {again}");
+                wait
+            }
+            (Err((failure, _)), _) => return Err(failure),
+        };
+        let until = Instant::now() + wait;
+        while Instant::now() < until {
+            if progress.is_cancelled() {
+                return Ok(exit::OK);
+            }
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+    }
+}
+
+/// Makes one run. A failure comes with whether it may pass.
+fn once(
+    target: &Target,
+    replica: &Replica,
+    options: &ReplicateOptions,
+    progress: &dyn Progress,
+) -> Result<ReplicateReport, (Failure, bool)> {
+    let of_pool = |failure: Failure| {
+        let is_passing = failure.kind == FailureKind::PoolInUse;
+        (failure, is_passing)
+    };
+    let ran = |error: ReplicaError| {
+        let is_passing = error.is_passing();
+        (Failure::from(error), is_passing)
+    };
+    let device = |path: &Path| FileDevice::open(path).map_err(|error| of_pool(error.into()));
+    let meta = device(&target.pool)?;
+    let _one = lock(target, replica).map_err(of_pool)?;
+    let data = target::data_root(&target.pool).unwrap_or_else(|| target.pool.clone());
+    let data = device(&data)?;
+    match access::reach(&target.pool, &access::to_write("dedupfs replicate")).map_err(of_pool)? {
+        Access::Daemon(_) => {
+            let source = Mounted { pool: target.pool.clone(), data };
+            replicate(&source, &meta, replica, options, progress).map_err(ran)
+        }
+        Access::Local(pool) => {
+            let source = PoolSource::new(Arc::clone(&pool), Arc::new(data));
+            let outcome = replicate(&source, &meta, replica, options, progress).map_err(ran);
+            drop(source);
+            let closed = access::close(&pool).map_err(of_pool);
+            let report = outcome?;
+            closed?;
+            Ok(report)
+        }
+    }
+}
+
+/// Keeps a second run to the same replica out.
+fn lock(target: &Target, replica: &Replica) -> Result<PoolLock, Failure> {
+    let directory = target.pool.join(replica.notes_directory());
+    std::fs::create_dir_all(&directory)
+        .map_err(|error| Failure::failed(format!("cannot make {}: {error}", directory.display())))?;
+    PoolLock::acquire(&directory, "dedupfs replicate").map_err(|error| match error {
+        dedupfs_store::StoreError::Busy { owner, .. } => {
+            FailureKind::PoolInUse.because(format!("{owner} replicates to {} already: wait for it", replica.place()))
+        }
+        error => error.into(),
+    })
+}
+
+/// Makes the replica, and its key file.
+fn init(args: &ReplicateArgs, target: &Target, store: &Store) -> Result<Replica, Failure> {
+    let data = target::data_root(&target.pool).unwrap_or_else(|| target.pool.clone());
+    let pool = target::superblock(&data, Role::Data)?.pool;
+    let file = args.key.passphrase_file.as_deref();
+    let secret = match (&args.key.key, args.plain) {
+        (None, true) => None,
+        (None, false) => {
+            let why = "a replica is encrypted: name a key file with --key FILE, which is made if it does not exist, or say --plain";
+            return Err(FailureKind::Usage.because(why.to_owned()));
+        }
+        (Some(path), _) => {
+            let is_new = !path.exists();
+            let passphrase = match (file, is_new, std::env::var_os(store::PASSPHRASE)) {
+                (None, true, None) => new_passphrase(None)?,
+                _ => passphrase(file, "passphrase of the key file: ")?,
+            };
+            if is_new {
+                let made = KeyFile::new("first", &passphrase).map_err(|error| of_key(path, error))?;
+                write_key(path, &made)?;
+                eprintln!("dedupfs: made key file {}: {}", path.display(), LOST);
+            }
+            Some(read_key(path)?.secret(&passphrase).map_err(|error| of_key(path, error))?)
+        }
+    };
+    let broken = store_check::broken(&store.address)?;
+    if !broken.is_empty() {
+        return Err(store_check::unusable(&store.address.to_string(), &broken));
+    }
+    Ok(Replica::init(&store.objects, &pool, secret.as_ref())?)
+}
+
+/// What everybody who makes a key is told.
+pub(crate) const LOST: &str = "without this file, or without its passphrase, the replica is lost. Copy the file to another machine, and keep the passphrase elsewhere";
+
+fn text(ran: &Ran) -> String {
+    let Ran { report, requests, sent_bytes, .. } = ran;
+    let ReplicateReport { place, commit, containers, bytes, namespace_bytes, named, named_bytes, elapsed_ms, .. } =
+        report;
+    let (has, secs) = (format!("{named} containers with {}", show(*named_bytes)), *elapsed_ms as f64 / 1e3);
+    if report.is_unchanged {
+        return format!("{place} has everything already, as of commit {commit}: {has}\n");
+    }
+    let mut text = format!(
+        "{place}: commit {commit} with {containers} new containers of {} and {} of names; it has {has}\n\
+         sent {} in {requests} requests; {secs:.1} s\n",
+        show(*bytes),
+        show(*namespace_bytes),
+        show(*sent_bytes),
+    );
+    if report.damaged > 0 {
+        text.push_str(&format!(
+            "DAMAGED: {} containers are damaged in the pool, and so are their copies: `dedupfs scrub` tells more\n",
+            report.damaged
+        ));
+    }
+    text
+}
