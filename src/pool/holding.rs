@@ -1,6 +1,7 @@
 //! Holding the export of an open pool, for copies of it on other machines.
 
 use dedupfs_base::Result;
+use dedupfs_namespace::Namespace;
 use dedupfs_store::StoreError;
 
 use super::Pool;
@@ -10,6 +11,7 @@ use crate::durability::export::{ExportPosition, HeldExport};
 #[derive(Debug)]
 pub struct ExportHold<'a> {
     held: HeldExport<'a>,
+    namespace: &'a Namespace,
 }
 
 impl ExportHold<'_> {
@@ -17,6 +19,19 @@ impl ExportHold<'_> {
     #[must_use]
     pub fn position(&self) -> ExportPosition {
         self.held.position()
+    }
+
+    /// Whether the export has everything that was committed. One of a pool that was opened read-only may lack what a crash left.
+    ///
+    /// # Errors
+    /// The namespace cannot be read.
+    pub fn is_complete(&self) -> Result<bool> {
+        let mut is_complete = true;
+        self.namespace.export_source()?.changes_after(self.held.row(), &mut |keys| {
+            is_complete &= keys.is_empty();
+            Ok(())
+        })?;
+        Ok(is_complete)
     }
 }
 
@@ -37,6 +52,6 @@ impl Pool {
                            pool for writing and try again in a minute";
             return Err(StoreError::Usage(message.to_owned()).into());
         }
-        Ok(ExportHold { held })
+        Ok(ExportHold { held, namespace: &self.core.namespace })
     }
 }

@@ -103,17 +103,24 @@ fn a_store_that_is_down_is_told_and_the_run_ends() {
     assert_eq!((noted[0].commit, noted[0].is_unfinished, noted[0].error.as_str()), (2, false, ""));
 }
 
-/// Faults of all kinds at random requests, over histories with reclaiming, remounts and sweeps.
+/// Faults of all kinds at random requests of runs, sweeps and recoveries, over histories with reclaiming and remounts. So many faults as the variable
+/// says, a thousand without it.
 #[test]
 fn random_faults_never_make_a_mixture() {
-    let seeds: u64 = std::env::var("DEDUPFS_REPLICA_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(40);
-    let first = std::env::var("DEDUPFS_REPLICA_SEED").ok().and_then(|seed| seed.parse().ok());
-    for seed in first.map_or(0..seeds, |seed| seed..seed + 1) {
-        random_history(seed);
+    let number = |name: &str| std::env::var(name).ok().and_then(|number| number.parse::<u64>().ok());
+    let faults = number("DEDUPFS_REPLICA_FAULTS").unwrap_or(1000);
+    let mut injected = 0;
+    for seed in number("DEDUPFS_REPLICA_SEED").unwrap_or(0).. {
+        injected += random_history(seed);
+        if injected >= faults {
+            println!("{injected} faults in {} histories", seed + 1);
+            break;
+        }
     }
 }
 
-fn random_history(seed: u64) {
+/// Returns the number of faults.
+fn random_history(seed: u64) -> u64 {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = |bound: u64| {
         state ^= state << 13;
@@ -125,27 +132,49 @@ fn random_history(seed: u64) {
     let mut pictures = vec![Picture::new()];
     for round in 0..6 {
         site.change(round + below(3));
-        if below(4) == 0 {
+        if below(6) == 0 {
             site.reopen();
         }
+        if below(8) == 0 {
+            site.forget_notes();
+        }
         pictures.push(site.picture());
-        for _ in 0..below(4) {
-            let fault = FAULTS[below(FAULTS.len() as u64) as usize];
-            site.faulty.add(FaultPlan::new(fault, below(20)));
+        let mut is_replicated = false;
+        for attempt in 0..1 + below(6) {
+            for _ in 0..1 + below(4) {
+                site.faulty.add(FaultPlan::new(FAULTS[below(FAULTS.len() as u64) as usize], below(16)));
+            }
+            is_replicated |= site.replicate().is_ok();
+            site.store.set_now(super::site::NOW_SECS + 1000 * round + attempt);
+            if below(3) == 0 {
+                let _may_fail = site.sweep(0);
+            }
+            if below(4) == 0 {
+                let _may_fail = site.faulty_replica().and_then(|replica| {
+                    crate::restore_data_root(
+                        &replica,
+                        &dedupfs_store::device::MemoryDevice::new(),
+                        1,
+                        &dedupfs::NoProgress,
+                    )
+                });
+            }
+            // Nothing that the newest commit names is gone or another.
+            let replica = site.replica().expect("opens");
+            if replica.newest().expect("finds").is_some() {
+                let read = crate::verify(&replica, 1, false, &dedupfs::NoProgress);
+                let read = read.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                assert!(read.is_sound(), "seed {seed}: {read:?}");
+            }
         }
-        let replicated = site.replicate();
-        if below(3) == 0 {
-            site.store.set_now(super::site::NOW_SECS + 1000 * (round + 1));
-            let _may_fail = site.sweep(below(3));
+        if is_replicated || below(4) == 0 {
+            let has_commit = site.replica().expect("opens").newest().expect("finds").is_some();
+            let found = if has_commit { site.recovered() } else { Picture::new() };
+            assert!(!is_replicated || Some(&found) == pictures.last(), "seed {seed}: what was committed is not there");
+            // What is older than a commit never comes back.
+            let at = pictures.iter().rposition(|picture| *picture == found);
+            pictures.drain(..at.unwrap_or_else(|| panic!("seed {seed}: a mixture")));
         }
-        let has_commit = site.replica().expect("opens").newest().expect("finds").is_some();
-        let found = if has_commit { site.recovered() } else { Picture::new() };
-        let newest = pictures.last().expect("has one");
-        assert!(replicated.is_err() || found == *newest, "seed {seed}: what was committed is not there");
-        assert!(pictures.contains(&found), "seed {seed}: a mixture");
-        // What is older than a commit never comes back.
-        let at = pictures.iter().rposition(|picture| *picture == found).expect("is one");
-        pictures.drain(..at);
         if below(2) == 0 {
             site.faulty.heal();
         }
@@ -153,6 +182,7 @@ fn random_history(seed: u64) {
     site.faulty.heal();
     site.replicate().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     assert!(site.recovered() == site.picture(), "seed {seed}");
+    site.faulty.injected()
 }
 
 /// The answers to two commits in a row were lost: behind the first one, which is this pool's, comes another of its own.

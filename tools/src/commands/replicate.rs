@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dedupfs::Progress;
+use dedupfs::{EngineError, OpenOptions, Pool, Progress};
 use dedupfs_replica::{KeyFile, PoolSource, Replica, ReplicaError, ReplicateOptions, ReplicateReport, replicate};
+use dedupfs_store::StoreError;
 use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::Role;
 use serde::Serialize;
@@ -109,7 +110,17 @@ fn once(
     let _one = lock(target, replica).map_err(of_pool)?;
     let data = target::data_root(&target.pool).unwrap_or_else(|| target.pool.clone());
     let data = device(&data)?;
-    match access::reach(&target.pool, &access::to_write("dedupfs replicate")).map_err(of_pool)? {
+    let reach = |options: &OpenOptions| access::reach(&target.pool, options).map_err(of_pool);
+    // Opening for writing changes the export, and each run would make a commit.
+    let mut access = reach(&access::to_read("dedupfs replicate"))?;
+    if let Access::Local(pool) = &access
+        && !is_complete(pool).map_err(of_pool)?
+    {
+        access::close(pool).map_err(of_pool)?;
+        drop(access);
+        access = reach(&access::to_write("dedupfs replicate"))?;
+    }
+    match access {
         Access::Daemon(_) => {
             let source = Mounted { pool: target.pool.clone(), data };
             replicate(&source, &meta, replica, options, progress).map_err(ran)
@@ -126,13 +137,22 @@ fn once(
     }
 }
 
+/// Whether the export of a pool that was opened read-only has everything.
+fn is_complete(pool: &Pool) -> Result<bool, Failure> {
+    match pool.hold_export() {
+        Ok(hold) => Ok(hold.is_complete()?),
+        Err(EngineError::Store(StoreError::Usage(_))) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Keeps a second run to the same replica out.
 fn lock(target: &Target, replica: &Replica) -> Result<PoolLock, Failure> {
     let directory = target.pool.join(replica.notes_directory());
     std::fs::create_dir_all(&directory)
         .map_err(|error| Failure::failed(format!("cannot make {}: {error}", directory.display())))?;
     PoolLock::acquire(&directory, "dedupfs replicate").map_err(|error| match error {
-        dedupfs_store::StoreError::Busy { owner, .. } => {
+        StoreError::Busy { owner, .. } => {
             FailureKind::PoolInUse.because(format!("{owner} replicates to {} already: wait for it", replica.place()))
         }
         error => error.into(),
