@@ -498,6 +498,31 @@ pub fn put_notes(data: &[u8]) {
     dedupfs::fuzzing::put_notes(data);
 }
 
+/// Commits of replicas.
+pub fn replica_commit(data: &[u8]) {
+    dedupfs_replica::fuzzing::commit(data);
+}
+
+/// Formats of replicas, and lists of their containers.
+pub fn replica_format(data: &[u8]) {
+    dedupfs_replica::fuzzing::format(data);
+}
+
+/// Notes of replicas.
+pub fn replica_note(data: &[u8]) {
+    dedupfs_replica::fuzzing::note(data);
+}
+
+/// Key files of replicas.
+pub fn key_file(data: &[u8]) {
+    dedupfs_replica::fuzzing::key_file(data);
+}
+
+/// Encrypted objects.
+pub fn encrypted_object(data: &[u8]) {
+    dedupfs_replica::fuzzing::encrypted(data);
+}
+
 /// Maps of changes of images.
 pub fn changes(data: &[u8]) {
     dedupfs_tools::fuzz_map(data);

@@ -13,12 +13,12 @@ const VERSION: u16 = 1;
 /// Longest superblock.
 const SUPERBLOCK_BYTES_MAX: usize = 64 << 10;
 
-/// What a commit is relative to those before it.
+/// The relation of a commit to those before it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CommitKind {
     /// Everything.
     Base = 1,
-    /// What came since the commit before.
+    /// The changes since the commit before.
     Delta = 2,
     /// Nothing: it keeps the writers before it out, and begins a reign.
     Fence = 3,
@@ -63,7 +63,7 @@ pub(crate) fn commit_key(number: u64) -> Result<Key> {
     Ok(Key::new(format!("{COMMITS}{number:016x}"))?)
 }
 
-/// What the names of all commits begin with.
+/// The beginning of the names of all commits.
 pub(crate) const COMMITS: &str = "log/";
 
 /// Returns the number in a commit's name.
@@ -164,7 +164,7 @@ impl Commit {
         Ok(commit)
     }
 
-    /// Checks what sound checksums do not tell.
+    /// Checks that the parts fit together: sound checksums do not tell.
     fn check(&self, what: &str) -> std::result::Result<(), StoreError> {
         let position = &self.position;
         let log = position.log_bytes.checked_sub(self.log_from);

@@ -38,14 +38,14 @@ pub enum ReplicaError {
     /// The pool is not the one that made the newest commit, or an older state of it.
     #[error(
         "the replica in {place} was made by {why}: nothing was changed. If this pool shall go on from here, --take-over continues the \
-         replica with it; what only the replica has is removed behind the grace period. Else `dedupfs recover NEW_POOL --from {place}` \
+         replica with it; content of the replica alone is removed behind the grace period. Else `dedupfs recover NEW_POOL --from {place}` \
          brings back the state of the replica"
     )]
     NotOurs { place: String, why: String },
     /// Something in the store is not as it was stored.
     #[error("the replica is damaged: {what}: expected {expected}, found {found}")]
     Damaged { what: String, expected: String, found: String },
-    /// The caller ended the work. What was uploaded is found again.
+    /// The caller ended the work. The next run finds the uploaded objects again.
     #[error("it was ended; the next run goes on from there")]
     Ended,
     /// The pool was unmounted meanwhile.

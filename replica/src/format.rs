@@ -11,7 +11,7 @@ const VERSION: u16 = 1;
 /// Longest object believed.
 const BYTES_MAX: usize = 4096;
 
-/// What the object says.
+/// The content of the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Format {
     pub(crate) pool: PoolId,

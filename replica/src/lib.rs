@@ -1,16 +1,16 @@
 //! Replicas: copies of pools in stores of objects.
 //!
-//! A replica holds what a pool's data root holds: containers, each an object, and the *export* of the namespace. Its states are *commits*, objects
+//! A replica holds the content of a pool's data root: containers, each an object, and the *export* of the namespace. Its states are *commits*, objects
 //! in a row without gaps. A commit names everything that the state needs, and is created behind all of it. The newest commit counts.
 //!
 //! ```text
 //! replicate  hold the pool's export -> upload containers that the last commit does not name -> create the next commit
 //! recover    newest commit -> the base below it, and its successors -> containers into slots, export beside them -> a data root
-//! sweep      remove what commits retired, and what no commit names, behind a grace period
+//! reclaim    remove retired objects, and those that no commit names, behind a grace period
 //! verify     read objects back and compare them with their names
 //! ```
 //!
-//! - Names of objects have a hash of their content: a name means one content. What one writer left behind, another can use or ignore.
+//! - Names of objects have a hash of their content: a name means one content. One writer can use or ignore objects that another left behind.
 //! - Only the creation of the next commit coordinates writers: the second one is *fenced*. Nothing is overwritten, and listing is a hint only.
 //! - A writer of another lineage (a recovered pool) continues a replica only if it is told to *take over*. It begins a new *reign*: objects
 //!   that it uploads have names of its own, so that nothing it names was ever retired.
@@ -26,16 +26,19 @@ mod commit;
 mod encrypted;
 mod error;
 mod format;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod key_file;
 mod local;
 mod note;
 mod place;
+mod reclaim;
 mod recover;
 mod replicate;
 mod source;
 mod stored;
 mod stream;
-mod sweep;
 mod upload;
 mod verify;
 
@@ -47,8 +50,8 @@ pub use error::{ReplicaError, Result};
 pub use key_file::{KeyFile, KeyFileError};
 pub use note::{NOTES_DIRECTORY, Noted, noted};
 pub use place::Replica;
+pub use reclaim::{Reclaimed, reclaim};
 pub use recover::{Restored, restore_data_root};
 pub use replicate::{ReplicateOptions, ReplicateReport, replicate};
 pub use source::{Held, PoolSource, Source};
-pub use sweep::{SweepReport, sweep};
 pub use verify::{VerifyReport, verify};

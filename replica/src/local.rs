@@ -36,7 +36,7 @@ impl Locals {
         Self { by_id, position }
     }
 
-    /// Reads the export up to a later position: only what its log has got since, unless its base is another one.
+    /// Reads the export up to a later position: only the new part of its log, unless its base is another one.
     pub(crate) fn advance(&mut self, data: &dyn Device, pool: &PoolId, position: &ExportPosition) -> Result<()> {
         let goes_on = |before: &ExportPosition| {
             (before.lineage, before.generation) == (position.lineage, position.generation)
@@ -73,7 +73,7 @@ pub(crate) struct DataRoot<'a> {
 }
 
 impl DataRoot<'_> {
-    /// Reads the bytes of a container. What the disk does not return is zeros.
+    /// Reads the bytes of a container. Bytes that the disk does not return are zeros.
     pub(crate) fn read(&self, local: &Local) -> Result<Vec<u8>> {
         let mut bytes = vec![0; local.used_bytes.min(self.slot_bytes) as usize];
         let file = match self.device.open(&slot_path(local.kind, local.address), OpenMode::Read) {

@@ -2,7 +2,7 @@
 //!
 //! A note is believed if its checksums are right, and only as far as the store agrees: the next commit is created, never overwritten. Without a
 //! note a run reads the newest commit, and compares the content of all containers with it. Each replica has a folder with two files, each
-//! replaced as a whole: `commit` says what the last commit names, `run` whether a run ended.
+//! replaced as a whole: `commit` has the containers of the last commit, `run` whether a run ended.
 
 use std::collections::BTreeMap;
 
@@ -53,7 +53,7 @@ pub(crate) struct Done {
     pub(crate) written_secs: u64,
 }
 
-/// What the last commit named, and where that lies in the pool.
+/// The containers of the last commit, and their places in the pool.
 #[derive(Debug)]
 pub(crate) struct Note {
     pub(crate) done: Done,
@@ -126,7 +126,7 @@ impl<'a> Notes<'a> {
     pub(crate) fn save(&self, done: &Done, stored: &StoredById, locals: &BTreeMap<ContainerId, Local>) -> Result<()> {
         let bytes = encode_note(&self.pool, &self.place, done, stored, locals);
         if bytes.len() as u64 > FILE_BYTES_MAX {
-            tracing::warn!("too many containers to note what the replica has: each run compares all of them");
+            tracing::warn!("too many containers for a note: each run compares all of them");
             return Ok(self.device.remove(&format!("{}/{COMMIT}", self.directory))?);
         }
         Ok(self.device.replace_file(&self.directory, COMMIT, &bytes)?)
@@ -155,7 +155,7 @@ impl<'a> Notes<'a> {
         Ok(run)
     }
 
-    /// Notes how a run ended. Else the next one asks the store for what it has.
+    /// Notes how a run ended. Else the next one asks the store for each object before it uploads it.
     pub(crate) fn end(&self, run: &Run, is_ended: bool, error: &str) {
         let run = Run { is_ended, error: error.to_owned(), ..run.clone() };
         if let Err(error) = self.write_run(&run) {
@@ -220,7 +220,7 @@ fn told<T>(path: &str, read: std::result::Result<T, StoreError>) -> Option<T> {
         Ok(value) => Some(value),
         Err(StoreError::NotFound { .. }) => None,
         Err(error) => {
-            tracing::warn!(%error, path, "a note of a replica cannot be read: what it said is found out anew");
+            tracing::warn!(%error, path, "a note of a replica cannot be read: the next run compares all containers");
             None
         }
     }

@@ -1,4 +1,4 @@
-//! An open replica: the store, and what protects its objects.
+//! An open replica: the store, and the protection of its objects.
 
 use std::sync::Arc;
 

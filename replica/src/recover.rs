@@ -1,7 +1,7 @@
 //! Makes a data root from a replica; a recovery makes the rest of the pool from that.
 //!
-//! Containers go to the slots that the export names, each compared with its name. What an interrupted recovery left is compared as well, and
-//! only what is missing is fetched. The superblock comes last: until then the directory is no data root.
+//! Containers go to the slots that the export names, each compared with its name. Containers that an interrupted recovery left are compared as well, and
+//! only missing ones are fetched. The superblock comes last: until then the directory is no data root.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -26,7 +26,7 @@ const MARK: &str = "replica-recovery";
 /// Objects that are told one by one.
 const TOLD_MAX: usize = 1000;
 
-/// What was brought back.
+/// The result of bringing a data root back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Restored {
     /// Where the replica is.
@@ -49,7 +49,7 @@ pub struct Restored {
     pub findings: Vec<String>,
 }
 
-/// Makes the data root of the replica's newest state on `data`, which is empty or has what an interrupted call left.
+/// Makes the data root of the replica's newest state on `data`, which is empty or has the files of an interrupted call.
 ///
 /// # Errors
 /// The directory has something else; no room; the commits cannot be read; those of the store. Another call goes on from there.
@@ -139,7 +139,7 @@ fn check_room(data: &dyn Device, locals: &Locals) -> Result<()> {
     if needed_bytes <= there_bytes {
         return Ok(());
     }
-    // What an interrupted recovery brought is counted twice, but only where the disk is nearly full anyway.
+    // Containers of an interrupted recovery count twice, but only where the disk is nearly full anyway.
     let mut have_bytes = 0;
     for directory in DATA_ROOT_DIRECTORIES {
         for entry in data.list(directory)?.iter().filter(|entry| !entry.is_directory) {

@@ -1,13 +1,13 @@
 //! A run of replication: from the last commit to the next.
 //!
-//! 1. Find what the last commit names: from the note, else from the store, compared with the content of all containers.
+//! 1. Find the containers of the last commit: from the note, else from the store, compared with the content of all containers.
 //! 2. Hold the export, list its containers, let go, and upload those that the last commit does not name. Repeat while many are missing: a
 //!    store may be slow for days, and must not keep the pool from freeing space so long.
 //! 3. Hold the export and upload the few that are left, the new part of the export's log, or all of it.
 //! 4. Create the next commit. Everything that it names is there.
 //! 5. Note it.
 //!
-//! Without a note a run begins a reign: it names again only what the newest commit names, and uploads the rest under names of its own.
+//! Without a note a run begins a reign: it names again only objects of the newest commit, and uploads the rest under names of its own.
 //!
 //! A crash behind any request leaves the last commit or the next one. Objects of a run that was cut off are found by their names.
 
@@ -49,7 +49,7 @@ pub struct ReplicateOptions {
     pub connections: usize,
     /// Continue a replica that another state of the pool made.
     pub take_over: bool,
-    /// Ask the store for everything that the replica names, and upload what is gone.
+    /// Ask the store for all objects of the replica, and upload those that are gone.
     pub completes: bool,
 }
 
@@ -59,7 +59,7 @@ impl Default for ReplicateOptions {
     }
 }
 
-/// What a run did.
+/// The result of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct ReplicateReport {
     /// Where the replica is.
@@ -78,7 +78,7 @@ pub struct ReplicateReport {
     pub bytes: u64,
     /// Bytes of names and attributes in this commit.
     pub namespace_bytes: u64,
-    /// Objects that this commit names no more. `dedupfs replica sweep` removes them.
+    /// Objects that this commit names no more. `dedupfs replica gc` removes them.
     pub retired: u64,
     /// Containers that are damaged in the pool, and copied so.
     pub damaged: u64,
@@ -90,7 +90,7 @@ pub struct ReplicateReport {
     pub elapsed_ms: u64,
 }
 
-/// Brings a replica up to what the pool has now. `meta` is the pool's meta root, for notes; nobody else replicates to the same place meanwhile.
+/// Brings a replica up to the present state of the pool. `meta` is the pool's meta root, for notes; nobody else replicates to the same place meanwhile.
 ///
 /// # Errors
 /// `OtherPool`, `Fenced`, `NotOurs`, `Damaged`, `Ended`, `HoldLost`; those of the store and of the pool. Nothing is committed then, and the
@@ -372,7 +372,7 @@ impl Work<'_> {
         Ok(uploaded)
     }
 
-    /// Lets go of what the export no longer names.
+    /// Lets go of containers that the export no longer names.
     fn retire(&self, locals: &Locals, before: &mut Before, added: &mut StoredById) {
         let Before { stored, retired, .. } = before;
         stored.retain(|id, row| {
@@ -383,13 +383,13 @@ impl Work<'_> {
             }
             is_named
         });
-        // What was retired and is named again is the same object.
+        // A retired object that is named again stays.
         retired.retain(|row| stored.get(&row.id) != Some(row));
         retired.sort_unstable();
         retired.dedup();
     }
 
-    /// Uploads the rest of what the next commit names.
+    /// Uploads the names and attributes of the next commit.
     fn commit(&self, before: &Before, added: &StoredById, position: &ExportPosition) -> Result<Commit> {
         let done = &before.done;
         let is_new_export =
@@ -463,7 +463,7 @@ fn ends(position: &ExportPosition) -> (u64, u64, u64) {
     (position.generation, position.log_bytes, position.row)
 }
 
-/// Whether an object has what the export names of a container.
+/// Whether an object has all valid bytes of a container.
 fn has(stored: &StoredById, local: &Local) -> bool {
     stored.get(&local.id).is_some_and(|row| (row.kind, row.used_bytes) == (local.kind, local.used_bytes))
 }

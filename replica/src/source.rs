@@ -13,14 +13,14 @@ pub trait Source: Sync {
     /// The data root.
     fn data(&self) -> &dyn Device;
 
-    /// Brings the export up to what is stored now, and holds it.
+    /// Brings the export up to the present state of the pool, and holds it.
     ///
     /// # Errors
     /// The pool cannot; it has no export.
     fn hold(&self) -> Result<Box<dyn Held + '_>>;
 }
 
-/// A hold. While it lasts, what the export names stays in its place.
+/// A hold. While it lasts, all containers of the export stay in their places.
 pub trait Held {
     /// Where the held export ends.
     fn position(&self) -> ExportPosition;

@@ -1,6 +1,6 @@
 //! Streams of a commit: bytes that lie in the commit itself if they are few, else in pieces, which are objects.
 //!
-//! A piece is named by its content and the number of its commit: two commits share none, so a sweep removes none that a new commit needs.
+//! A piece is named by its content and the number of its commit: two commits share none, so reclaiming removes none that a new commit needs.
 
 use dedupfs_store::StoreError;
 use dedupfs_store::codec::{ByteReader, ByteWriter};

@@ -27,7 +27,7 @@ pub(crate) struct Uploads<'a> {
     pub(crate) asks_first: bool,
 }
 
-/// What came of some uploads.
+/// The result of some uploads.
 #[derive(Debug, Default)]
 pub(crate) struct Uploaded {
     pub(crate) stored: Vec<Stored>,
@@ -115,7 +115,7 @@ impl Uploads<'_> {
         })
     }
 
-    /// Takes out of `stored` what the store does not have.
+    /// Takes objects out of `stored` that the store does not have.
     pub(crate) fn find_gone(&self, stored: &mut StoredById, progress: &dyn Progress) -> Result<()> {
         progress.start("asking the store for all objects", stored.len() as u64);
         let mut gone = BTreeSet::new();

@@ -11,7 +11,7 @@ use crate::stored::{ContentHash, Stored};
 /// Findings that are told one by one.
 const TOLD_MAX: usize = 1000;
 
-/// What a verification found.
+/// The findings of a verification.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct VerifyReport {
     /// Where the replica is.

@@ -21,7 +21,7 @@ impl ExportHold<'_> {
         self.held.position()
     }
 
-    /// Whether the export has everything that was committed. One of a pool that was opened read-only may lack what a crash left.
+    /// Whether the export has everything that was committed. One of a pool that was opened read-only may lack the last changes before a crash.
     ///
     /// # Errors
     /// The namespace cannot be read.
@@ -36,7 +36,7 @@ impl ExportHold<'_> {
 }
 
 impl Pool {
-    /// Brings the export on the data root up to what is stored now, and holds it. The base may be replaced meanwhile: open its files
+    /// Brings the export on the data root up to the present state, and holds it. The base may be replaced meanwhile: open its files
     /// behind this, and hold anew if they are gone.
     ///
     /// # Errors

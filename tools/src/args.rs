@@ -123,7 +123,7 @@ impl Command {
             Self::Replica(args) => match &args.command {
                 remote::ReplicaCommand::Status(args) => args.json,
                 remote::ReplicaCommand::Verify(args) => args.json,
-                remote::ReplicaCommand::Sweep(args) => args.json,
+                remote::ReplicaCommand::Gc(args) => args.json,
             },
             #[cfg(feature = "remote")]
             Self::Key(_) => false,

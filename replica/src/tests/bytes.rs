@@ -64,7 +64,7 @@ fn every_flipped_byte_and_every_truncation_is_an_error() {
     }
 }
 
-/// Sound checksums prove nothing about what somebody with the key wrote.
+/// Sound checksums prove nothing about bytes of somebody with the key.
 #[test]
 fn commits_whose_parts_do_not_fit_are_refused() {
     let site = Site::new();

@@ -8,7 +8,7 @@ use crate::ReplicaError;
 const FAULTS: [Fault; 7] =
     [Fault::Lost, Fault::AnswerLost, Fault::Late(1), Fault::Late(1000), Fault::Twice, Fault::Full, Fault::Refused];
 
-/// Replicates with one fault, and checks what the store has then, and behind the next run.
+/// Replicates with one fault, and checks the store then, and behind the next run.
 fn strike(site: &Site, plan: FaultPlan, before: &Picture, what: &str) {
     let after = site.picture();
     site.faulty.add(plan);
@@ -103,7 +103,7 @@ fn a_store_that_is_down_is_told_and_the_run_ends() {
     assert_eq!((noted[0].commit, noted[0].is_unfinished, noted[0].error.as_str()), (2, false, ""));
 }
 
-/// Faults of all kinds at random requests of runs, sweeps and recoveries, over histories with reclaiming and remounts. So many faults as the variable
+/// Faults of all kinds at random requests of runs, reclaiming and recoveries, over histories with reclaiming and remounts. So many faults as the variable
 /// says, a thousand without it.
 #[test]
 fn random_faults_never_make_a_mixture() {
@@ -147,7 +147,7 @@ fn random_history(seed: u64) -> u64 {
             is_replicated |= site.replicate().is_ok();
             site.store.set_now(super::site::NOW_SECS + 1000 * round + attempt);
             if below(3) == 0 {
-                let _may_fail = site.sweep(0);
+                let _may_fail = site.reclaim_replica(0);
             }
             if below(4) == 0 {
                 let _may_fail = site.faulty_replica().and_then(|replica| {
@@ -170,8 +170,8 @@ fn random_history(seed: u64) -> u64 {
         if is_replicated || below(4) == 0 {
             let has_commit = site.replica().expect("opens").newest().expect("finds").is_some();
             let found = if has_commit { site.recovered() } else { Picture::new() };
-            assert!(!is_replicated || Some(&found) == pictures.last(), "seed {seed}: what was committed is not there");
-            // What is older than a commit never comes back.
+            assert!(!is_replicated || Some(&found) == pictures.last(), "seed {seed}: the commit is not there");
+            // A state older than a commit never comes back.
             let at = pictures.iter().rposition(|picture| *picture == found);
             pictures.drain(..at.unwrap_or_else(|| panic!("seed {seed}: a mixture")));
         }

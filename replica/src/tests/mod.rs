@@ -3,9 +3,9 @@
 mod bytes;
 mod faults;
 mod keys;
+mod reclaiming;
 mod recovering;
 mod site;
-mod sweeping;
 mod takeover;
 mod verifying;
 
@@ -75,7 +75,7 @@ fn a_damaged_container_is_told_and_copied_as_it_is() {
     assert_eq!(report.damaged, 1);
 }
 
-/// What is uploaded while nothing is held may be reclaimed meanwhile.
+/// Containers that are uploaded while nothing is held may be reclaimed meanwhile.
 #[test]
 fn many_missing_containers_are_uploaded_without_a_hold() {
     let site = Site::new();

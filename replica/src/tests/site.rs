@@ -18,8 +18,8 @@ use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_sync::Mutex;
 
 use crate::{
-    Held, PoolSource, Replica, ReplicateOptions, ReplicateReport, Result, Secret, Source, SweepReport, replicate,
-    restore_data_root, sweep,
+    Held, PoolSource, Reclaimed, Replica, ReplicateOptions, ReplicateReport, Result, Secret, Source, replicate,
+    restore_data_root,
 };
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
@@ -138,8 +138,8 @@ impl Site {
         self.holds.load(Ordering::Relaxed)
     }
 
-    pub(super) fn sweep(&self, grace_secs: u64) -> Result<SweepReport> {
-        sweep(&self.faulty_replica()?, Duration::from_secs(grace_secs), false, &NoProgress)
+    pub(super) fn reclaim_replica(&self, grace_secs: u64) -> Result<Reclaimed> {
+        reclaim(&self.faulty_replica()?, Duration::from_secs(grace_secs), false, &NoProgress)
     }
 
     pub(super) fn write(&self, name: &str, seed: u64, len: usize) {
@@ -188,7 +188,7 @@ impl Site {
         picture_of(&self.pool())
     }
 
-    /// Recovers a pool from the store and tells what it has. It must be sound.
+    /// Recovers a pool from the store and returns its contents. It must be sound.
     pub(super) fn recovered(&self) -> Picture {
         let (meta, data) = self.recover();
         let pool = open(&meta, &data);
@@ -272,7 +272,7 @@ impl Source for Site {
     }
 }
 
-/// The memory device keeps what was freed only as long as nobody writes there: tests change nothing while they replicate.
+/// Freed bytes stay in a memory device only as long as nobody writes there: tests change nothing while they replicate.
 struct OwnHold {
     position: dedupfs::export::ExportPosition,
     _pool: Arc<Pool>,

@@ -29,7 +29,7 @@ fn a_recovered_pool_takes_over_and_the_old_one_is_fenced() {
     assert!(site.recovered() == other.picture());
 }
 
-/// Nothing that the old reign retired is named again: a sweep may be removing it.
+/// Nothing that the old reign retired is named again: reclaiming may be removing it.
 #[test]
 fn a_new_reign_uploads_what_was_retired_under_other_names() {
     let site = Site::new();
@@ -45,7 +45,7 @@ fn a_new_reign_uploads_what_was_retired_under_other_names() {
     other.replicate_as(&TAKE_OVER).expect("takes over");
     // Removes everything that the first reign retired.
     other.store.set_now(super::site::NOW_SECS + 100);
-    other.sweep(0).expect("sweeps");
+    other.reclaim_replica(0).expect("reclaims");
     assert!(site.recovered() == other.picture());
     assert_eq!(other.picture().len(), 1);
 }
@@ -86,7 +86,7 @@ fn a_run_without_notes_compares_and_goes_on() {
         }
         site.write("more", 77, 20_000);
         let report = site.replicate().expect("replicates");
-        assert!(report.bytes < 200_000, "what is there is not uploaded: {report:?}");
+        assert!(report.bytes < 200_000, "objects of the store are not uploaded again: {report:?}");
         assert!(site.recovered() == site.picture());
     }
 }

@@ -1,4 +1,4 @@
-//! What copies of an export on other machines need: where it ends, which containers it names, and the files that make it count.
+//! The needs of copies of an export on other machines: its end, its containers, and the files that make it count.
 //!
 //! Base and log are copied byte by byte, so there is no second format of an inode.
 
@@ -70,7 +70,7 @@ impl HeldExport<'_> {
     }
 }
 
-/// Visits the records of containers in an export: from its beginning, or what its log has from `log_from` on. A container without a record
+/// Visits the records of containers in an export: from its beginning, or of its log from `log_from` on. A container without a record
 /// was removed. A container may come several times; the last one counts.
 ///
 /// # Errors

@@ -34,12 +34,12 @@ pub(crate) struct KeyOptions {
     pub(crate) passphrase_file: Option<PathBuf>,
 }
 
-/// Copies a pool to a store on another machine, encrypted, only what the store does not have: `dedupfs replicate /mnt/backup
+/// Copies a pool to a store on another machine, encrypted, and each byte once: `dedupfs replicate /mnt/backup
 /// s3://bucket/pool --key pool.key`.
 ///
 /// Each run makes a commit, a state of the whole pool. Backups go on meanwhile, and nothing waits for the store. `--init` makes the replica,
 /// and the key file if there is none: a lost key file, or a lost passphrase, is a lost replica. Keep a copy of the key file on another machine. Objects that later commits
-/// do not need are removed by `dedupfs replica sweep` alone, so this command needs no right to remove. `dedupfs recover --from` makes the pool anew.
+/// do not need are removed by `dedupfs replica gc` alone, so this command needs no right to remove. `dedupfs recover --from` makes the pool anew.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_REPLICAS)]
 pub(crate) struct ReplicateArgs {
@@ -71,7 +71,7 @@ pub(crate) struct ReplicateArgs {
     /// Continue a replica that another state of the pool made: behind a recovery, or on a new machine. That one cannot replicate any more then
     #[arg(long)]
     pub(crate) take_over: bool,
-    /// Ask the store for each object that the replica names, and upload again what is gone
+    /// Ask the store for each object of the replica, and upload lost ones again
     #[arg(long)]
     pub(crate) complete: bool,
     /// Print the results as JSON, a line each
@@ -83,17 +83,17 @@ pub(crate) struct ReplicateArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_REPLICAS)]
 pub(crate) struct ReplicaArgs {
-    /// What to do
+    /// The task
     #[command(subcommand)]
     pub(crate) command: ReplicaCommand,
 }
 
-/// What is done with a replica.
+/// The tasks of a replica.
 #[derive(Subcommand, Debug)]
 pub(crate) enum ReplicaCommand {
     Status(StatusArgs),
     Verify(VerifyArgs),
-    Sweep(SweepArgs),
+    Gc(ReplicaGcArgs),
 }
 
 /// Tells how far the replicas of a pool are, without asking the stores.
@@ -129,21 +129,21 @@ pub(crate) struct VerifyArgs {
     pub(crate) json: bool,
 }
 
-/// Removes what the newest state of a replica has not needed for some time: objects of removed backups, earlier commits, and what runs
-/// that were cut off left. Run it with credentials that may remove objects; `dedupfs replicate` does without.
+/// Removes objects that the newest state of a replica has not needed for some time: content of removed backups, earlier commits, and leftovers
+/// of runs that were cut off. Run it with credentials that may remove objects; `dedupfs replicate` does without.
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_REPLICAS)]
-pub(crate) struct SweepArgs {
+pub(crate) struct ReplicaGcArgs {
     /// The store, as for `dedupfs replicate`
     #[arg(value_name = "STORE")]
     pub(crate) store: String,
     /// The key
     #[command(flatten)]
     pub(crate) key: KeyOptions,
-    /// Keep for so long what is needed no more
+    /// Keep objects for so long after they were last needed
     #[arg(long, value_name = "TIME", default_value = "3d", value_parser = duration::parse)]
     pub(crate) grace: Duration,
-    /// Remove nothing: tell what would be removed
+    /// Remove nothing: tell the numbers
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print the result as JSON
@@ -158,12 +158,12 @@ pub(crate) struct SweepArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_REPLICAS)]
 pub(crate) struct KeyArgs {
-    /// What to do
+    /// The task
     #[command(subcommand)]
     pub(crate) command: KeyCommand,
 }
 
-/// What is done with a key file.
+/// The tasks of a key file.
 #[derive(Subcommand, Debug)]
 pub(crate) enum KeyCommand {
     /// Make a new secret in a new key file

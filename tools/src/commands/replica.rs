@@ -1,15 +1,15 @@
-//! `dedupfs replica`: how far replicas are, reading one back, and removing what is needed no more.
+//! `dedupfs replica`: how far replicas are, reading one back, and removing objects that are needed no more.
 
 use std::path::Path;
 
 use dedupfs::Progress as _;
-use dedupfs_replica::{Noted, SweepReport, VerifyReport, noted, sweep, verify};
+use dedupfs_replica::{Noted, Reclaimed, VerifyReport, noted, reclaim, verify};
 use dedupfs_store::device::FileDevice;
 use dedupfs_store::superblock::Role;
 use serde::Serialize;
 
 use super::replicate::store::Store;
-use crate::args::remote::{ReplicaArgs, ReplicaCommand, StatusArgs, SweepArgs, VerifyArgs};
+use crate::args::remote::{ReplicaArgs, ReplicaCommand, ReplicaGcArgs, StatusArgs, VerifyArgs};
 use crate::control::{Failure, FailureKind};
 use crate::progress::Bars;
 use crate::size::show;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ReplicaArgs) -> Result<u8, Failure> {
     match &args.command {
         ReplicaCommand::Status(args) => status(args),
         ReplicaCommand::Verify(args) => verified(args),
-        ReplicaCommand::Sweep(args) => swept(args),
+        ReplicaCommand::Gc(args) => gc(args),
     }
 }
 
@@ -52,7 +52,7 @@ fn verified(args: &VerifyArgs) -> Result<u8, Failure> {
     let progress = interrupt::ended_by_signals(&bars)?;
     let found = verify(&replica, args.each, args.remove_damaged, &progress)?;
     bars.finish();
-    exit::print_message(args.json, "verify", &found, |found| {
+    exit::print_message(args.json, "replica_verify", &found, |found| {
         let VerifyReport { place, commit, named, read, read_bytes, bad, .. } = found;
         let mut text = format!(
             "{place}: commit {commit} names {named} containers; read {read} objects with {}\n",
@@ -73,21 +73,21 @@ fn verified(args: &VerifyArgs) -> Result<u8, Failure> {
     Err(FailureKind::Damaged.because(format!("{} objects of the replica are gone or damaged: {advice}", found.bad)))
 }
 
-fn swept(args: &SweepArgs) -> Result<u8, Failure> {
+fn gc(args: &ReplicaGcArgs) -> Result<u8, Failure> {
     let replica = Store::open(&args.store)?.replica(&args.key)?;
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
-    let done = sweep(&replica, args.grace, args.dry_run, &progress)?;
+    let done = reclaim(&replica, args.grace, args.dry_run, &progress)?;
     bars.finish();
-    exit::print_message(args.json, "sweep", &done, |done| {
-        let SweepReport { place, retired, commits, unnamed, unnamed_bytes, retained, dry_run } = done;
+    exit::print_message(args.json, "replica_gc", &done, |done| {
+        let Reclaimed { place, retired, commits, unnamed, unnamed_bytes, retained, dry_run } = done;
         let verb = if *dry_run { "would remove" } else { "removed" };
         let mut text = format!(
             "{place}: {verb} {retired} containers of removed content, {commits} earlier commits, and {unnamed} objects that nothing names ({})\n",
             show(*unnamed_bytes)
         );
         if *retained > 0 {
-            text.push_str(&format!("{retained} objects are kept by the store for now: they go with a later sweep\n"));
+            text.push_str(&format!("{retained} objects are kept by the store for now: they go with a later run\n"));
         }
         text
     })?;

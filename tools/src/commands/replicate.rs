@@ -30,7 +30,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Between two looks for a signal.
 const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a run did, with its requests.
+/// The result of a run, with its requests.
 #[derive(Serialize)]
 struct Ran {
     #[serde(flatten)]
@@ -191,7 +191,7 @@ fn init(args: &ReplicateArgs, target: &Target, store: &Store) -> Result<Replica,
     Ok(Replica::init(&store.objects, &pool, secret.as_ref())?)
 }
 
-/// What everybody who makes a key is told.
+/// The warning for everybody who makes a key.
 pub(crate) const LOST: &str = "without this file, or without its passphrase, the replica is lost. Copy the file to another machine, and keep the passphrase elsewhere";
 
 fn text(ran: &Ran) -> String {

@@ -30,7 +30,7 @@ struct Promise {
 
 /// Probes a store and tells what it keeps to.
 pub(crate) fn run(args: &StoreCheckArgs) -> Result<u8, Failure> {
-    // Not parsed by clap, whose messages would show what is in it.
+    // Not parsed by clap, whose messages would show secrets in it.
     let address: Address = args.store.parse()?;
     let findings = check(&address)?;
     let broken = broken_of(&findings);

@@ -17,8 +17,19 @@ fn json(program: &str, words: Words<'_>) -> Ran {
 }
 
 /// The types whose section tells the members of their lists, too.
-const LISTS: [&str; 10] =
-    ["profile", "list", "diff", "history", "freeze", "prune", "batch", "batch_plan", "batch_simulation", "cluster"];
+const LISTS: [&str; 11] = [
+    "replicas",
+    "profile",
+    "list",
+    "diff",
+    "history",
+    "freeze",
+    "prune",
+    "batch",
+    "batch_plan",
+    "batch_simulation",
+    "cluster",
+];
 
 /// The section of a type in `docs/json.md`.
 fn section(name: &str) -> &'static str {
@@ -139,7 +150,13 @@ fn every_command_prints_lines_of_one_shape() {
     ok(DEDUPFS, &[&"fsck", &"--repair", &"--yes", &site.pool], &["repair"]);
     ok(DEDUPFS, &[&"recover", &"--force", &"--yes", &site.pool], &["recover"]);
     fs::create_dir(root.join("objects")).unwrap();
-    ok(DEDUPFS, &[&"store-check", &root.join("objects")], &["store_check"]);
+    let objects = root.join("objects");
+    ok(DEDUPFS, &[&"store-check", &objects], &["store_check"]);
+    ok(DEDUPFS, &[&"replicate", &site.pool, &objects, &"--init", &"--plain"], &["replicate"]);
+    ok(DEDUPFS, &[&"replica", &"status", &site.pool], &["replicas"]);
+    ok(DEDUPFS, &[&"replica", &"verify", &objects], &["replica_verify"]);
+    ok(DEDUPFS, &[&"replica", &"gc", &objects], &["replica_gc"]);
+    ok(DEDUPFS, &[&"recover", &root.join("recovered"), &"--from", &objects], &["recover"]);
 
     site.mount().ok();
     let absent = root.join("absent");
@@ -170,6 +187,10 @@ fn every_command_prints_lines_of_one_shape() {
     fail(DEDUPFS, &[&"series", &"show", &absent]);
     fail(DEDUPFS, &[&"recover", &absent]);
     fail(DEDUPFS, &[&"store-check", &absent]);
+    fail(DEDUPFS, &[&"replicate", &site.mnt, &absent]);
+    fail(DEDUPFS, &[&"replica", &"status", &absent]);
+    fail(DEDUPFS, &[&"replica", &"verify", &absent]);
+    fail(DEDUPFS, &[&"replica", &"gc", &absent]);
     fail(STATS, &[&absent]);
     fail(STATS, &[&"--would-free", &absent]);
     fail(STATS, &[&"--tree", &absent]);

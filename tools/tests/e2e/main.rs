@@ -2,7 +2,7 @@
 //!
 //! One module per promise: [`rsync_roundtrip`], [`dd_operations`], [`kill9`], [`dedup_and_reclaim`], [`bad_input`],
 //! [`full_disk`], [`failing_disk`], [`concurrent`], [`special`], [`flags`], [`access_times`], [`handles`], [`posix`],
-//! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`],
+//! [`private`], [`lent`], [`administration`], [`advice`], [`systemd`], [`install`], [`rebuild_index`], [`recover`], [`replicas`],
 //! [`scrub`], [`clone`], [`exercise`], [`sparse`], [`clients`], [`transfer`], [`memory`], [`generic`], [`synchronous`],
 //! [`versions`], [`without_open`].
 //! Helpers: [`site`] is a pool and its mount, removed without a trace when dropped; [`command`] runs tools with a time
@@ -48,6 +48,8 @@ mod random;
 mod rebuild_index;
 mod recover;
 mod refilled_disk;
+#[cfg(feature = "remote")]
+mod replicas;
 mod rsync_roundtrip;
 mod scrub;
 mod site;

@@ -19,7 +19,7 @@ use crate::{access, exit, interrupt, report, target};
 /// Requests at the same time.
 const CONNECTIONS: usize = 16;
 
-/// A recovered pool, and what the replica gave.
+/// A recovered pool, and the part of the replica.
 #[derive(Serialize)]
 struct Recovered {
     #[serde(flatten)]

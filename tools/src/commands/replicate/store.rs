@@ -26,7 +26,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the store at an address. It is not parsed by clap, whose messages would show what is in it.
+    /// Opens the store at an address. It is not parsed by clap, whose messages would show secrets in it.
     pub(crate) fn open(text: &str) -> Result<Self, Failure> {
         let address: Address = text.parse()?;
         let counting = CountingObjects::new(address.open()?);

@@ -1,4 +1,4 @@
-//! Removes what no state of the replica needs any more.
+//! Removes objects that no state of the replica needs any more.
 //!
 //! 1. Objects that a commit retired, when that commit is older than the grace period.
 //! 2. Commits below the newest base that is older than the grace period, and their pieces.
@@ -21,14 +21,14 @@ use crate::commit::{COMMITS, CommitKind, commit_key, number_of};
 use crate::error::{ReplicaError, Result};
 use crate::place::Replica;
 
-/// What the names of notes about sweeps begin with: `swept/N` says that what commits up to N retired is gone.
-const SWEPT: &str = "swept/";
-/// What the names of containers and pieces begin with.
+/// The beginning of the names of notes about reclaiming: `reclaimed/N` says that the objects are gone that commits up to N retired.
+const RECLAIMED: &str = "reclaimed/";
+/// The beginnings of the names of containers and pieces.
 const CONTENT: [&str; 3] = ["c/", "n/", "r/"];
 
-/// What a sweep did, or would do.
+/// The work of a reclaiming, done or to be done.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct SweepReport {
+pub struct Reclaimed {
     /// Where the replica is.
     pub place: String,
     /// Objects removed that commits had retired.
@@ -45,24 +45,24 @@ pub struct SweepReport {
     pub dry_run: bool,
 }
 
-/// Removes what is older than `grace` and needed no more.
+/// Removes objects that are older than `grace` and needed no more.
 ///
 /// # Errors
-/// The newest state cannot be read; those of the store. What was removed stays removed, and the next sweep goes on.
-pub fn sweep(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn Progress) -> Result<SweepReport> {
-    let mut report = SweepReport { place: replica.place.clone(), dry_run, ..SweepReport::default() };
+/// The newest state cannot be read; those of the store. The next run goes on from there.
+pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn Progress) -> Result<Reclaimed> {
+    let mut report = Reclaimed { place: replica.place.clone(), dry_run, ..Reclaimed::default() };
     let Some(newest) = replica.newest()? else { return Ok(report) };
     let named = replica.stored_at(&newest)?;
     let before_secs = clock::since_epoch().saturating_sub(grace).as_secs();
     let commits = commits(replica, &newest)?;
     let newest_secs = commits.get(&newest.commit.number).map_or(0, |(written_secs, _)| *written_secs);
-    let mut sweep = Sweep { replica, dry_run, retained: false, report: &mut report };
+    let mut work = Reclaiming { replica, dry_run, retained: false, report: &mut report };
     let is_due = |written_secs: u64| written_secs < before_secs;
-    let marks = sweep.marks()?;
-    let swept_through = marks.last().copied().unwrap_or(0);
-    let (mut done_through, mut goes_on) = (swept_through, true);
-    progress.start("removing what was retired", commits.len() as u64);
-    for (number, (written_secs, head)) in commits.range(swept_through + 1..) {
+    let marks = work.marks()?;
+    let reclaimed_through = marks.last().copied().unwrap_or(0);
+    let (mut done_through, mut goes_on) = (reclaimed_through, true);
+    progress.start("removing retired objects", commits.len() as u64);
+    for (number, (written_secs, head)) in commits.range(reclaimed_through + 1..) {
         if progress.is_cancelled() {
             return Err(ReplicaError::Ended);
         }
@@ -71,18 +71,18 @@ pub fn sweep(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn P
         }
         for row in replica.rows(&head.commit, Rows::Retired)? {
             if named.get(&row.id) != Some(&row) {
-                sweep.report.retired += u64::from(sweep.remove(&row.key()?)?);
+                work.report.retired += u64::from(work.remove(&row.key()?)?);
             }
         }
-        goes_on &= !sweep.retained;
+        goes_on &= !work.retained;
         if goes_on {
             done_through = *number;
         }
         progress.advance(1);
     }
     progress.finish();
-    sweep.mark(done_through, &marks)?;
-    // What is below it is read by nobody.
+    work.mark(done_through, &marks)?;
+    // Nobody reads commits below it.
     let is_base = |(_, (written_secs, head)): &(&u64, &(u64, Head))| {
         head.commit.kind == CommitKind::Base && is_due(*written_secs)
     };
@@ -90,9 +90,9 @@ pub fn sweep(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn P
     let kept_from = kept_from.unwrap_or(0).min(done_through + 1);
     for (number, (_, head)) in commits.range(..kept_from) {
         for piece in head.commit.streams().iter().flat_map(|stream| stream.pieces()) {
-            sweep.remove(&piece.piece_key()?)?;
+            work.remove(&piece.piece_key()?)?;
         }
-        sweep.report.commits += u64::from(sweep.remove(&commit_key(*number)?)?);
+        work.report.commits += u64::from(work.remove(&commit_key(*number)?)?);
     }
     let mut needed: BTreeSet<Key> = named.values().map(|row| row.key()).collect::<Result<_>>()?;
     for (_, head) in commits.values() {
@@ -102,7 +102,7 @@ pub fn sweep(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn P
             replica.rows(&head.commit, Rows::Retired)?.iter().map(|row| row.key()).collect::<Result<Vec<_>>>()?,
         );
     }
-    sweep.unnamed(&needed, before_secs.min(newest_secs), progress)?;
+    work.unnamed(&needed, before_secs.min(newest_secs), progress)?;
     Ok(report)
 }
 
@@ -118,7 +118,7 @@ fn commits(replica: &Replica, newest: &Head) -> Result<BTreeMap<u64, (u64, Head)
     })?;
     let mut commits = BTreeMap::new();
     for (number, written_secs) in times {
-        // A listing may show what was removed.
+        // A listing may show removed objects.
         if let Some(head) = replica.commit(number)? {
             commits.insert(number, (written_secs, head));
         }
@@ -126,15 +126,15 @@ fn commits(replica: &Replica, newest: &Head) -> Result<BTreeMap<u64, (u64, Head)
     Ok(commits)
 }
 
-struct Sweep<'a> {
+struct Reclaiming<'a> {
     replica: &'a Replica,
     dry_run: bool,
     /// Whether the store kept something.
     retained: bool,
-    report: &'a mut SweepReport,
+    report: &'a mut Reclaimed,
 }
 
-impl Sweep<'_> {
+impl Reclaiming<'_> {
     /// Removes an object; whether it is gone.
     fn remove(&mut self, key: &Key) -> Result<bool> {
         if self.dry_run {
@@ -150,24 +150,24 @@ impl Sweep<'_> {
         }
     }
 
-    /// The notes of earlier sweeps, in order.
+    /// The notes of earlier runs, in order.
     fn marks(&self) -> Result<Vec<u64>> {
         let mut marks = Vec::new();
-        self.replica.objects.list(SWEPT, None, &mut |key, _| {
-            marks.extend(key.as_str().strip_prefix(SWEPT).and_then(|hex| u64::from_str_radix(hex, 16).ok()));
+        self.replica.objects.list(RECLAIMED, None, &mut |key, _| {
+            marks.extend(key.as_str().strip_prefix(RECLAIMED).and_then(|hex| u64::from_str_radix(hex, 16).ok()));
             Ok(())
         })?;
         marks.sort_unstable();
         Ok(marks)
     }
 
-    /// Notes how far this sweep came, in the place of earlier notes.
+    /// Notes how far this run came, in the place of earlier notes.
     fn mark(&mut self, through: u64, earlier: &[u64]) -> Result<()> {
         if self.dry_run || earlier.last().copied().unwrap_or(0) >= through {
             return Ok(());
         }
-        let key = |number: u64| Key::new(format!("{SWEPT}{number:016x}"));
-        self.replica.objects.create(&key(through)?, &[b"swept"], Class::Metadata)?;
+        let key = |number: u64| Key::new(format!("{RECLAIMED}{number:016x}"));
+        self.replica.objects.create(&key(through)?, &[b"reclaimed"], Class::Metadata)?;
         for number in earlier {
             self.remove(&key(*number)?)?;
         }
