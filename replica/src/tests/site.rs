@@ -18,8 +18,8 @@ use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_sync::Mutex;
 
 use crate::{
-    Held, PoolSource, Reclaimed, Replica, ReplicateOptions, ReplicateReport, Result, Secret, Source, replicate,
-    restore_data_root,
+    Held, PoolSource, Reclaimed, Replica, ReplicateOptions, ReplicateReport, Result, Secret, Source, reclaim,
+    replicate, restore_data_root,
 };
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
