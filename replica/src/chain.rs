@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use dedupfs::export::ExportPosition;
 use dedupfs_store::ContainerId;
 
-use crate::commit::{COMMITS, Commit, CommitHash, CommitKind, commit_key, number_of};
+use crate::commit::{COMMITS, Commit, CommitHash, CommitKind, NUMBER_MAX, commit_key, number_of};
 use crate::error::{ReplicaError, Result};
 use crate::place::Replica;
 use crate::stored::Stored;
@@ -47,7 +48,7 @@ impl Replica {
             newest = newest.max(number_of(&key).unwrap_or(0));
             Ok(())
         })?;
-        while self.objects.head(&commit_key(newest + 1)?)?.is_some() {
+        while newest < NUMBER_MAX && self.objects.head(&commit_key(newest + 1)?)?.is_some() {
             newest += 1;
         }
         if newest == 0 { Ok(None) } else { self.commit_there(newest).map(Some) }
@@ -57,6 +58,7 @@ impl Replica {
     pub(crate) fn walk(&self, newest: &Head, visit: &mut dyn FnMut(&Commit) -> Result<()>) -> Result<()> {
         let base = newest.commit.base;
         let mut before: Option<CommitHash> = None;
+        let mut position: Option<ExportPosition> = None;
         for number in (base..=newest.commit.number).filter(|_| base > 0) {
             let read;
             let head = if number == newest.commit.number {
@@ -77,6 +79,13 @@ impl Replica {
             }
             before = Some(head.hash);
             if commit.kind != CommitKind::Fence {
+                let earlier = position.replace(commit.position);
+                if earlier.is_some_and(|earlier| {
+                    !earlier.is_continued_by(&commit.position) || earlier.log_bytes != commit.log_from
+                }) {
+                    let what = format!("commit {number}");
+                    return Err(ReplicaError::damaged(what, "the export of the commit before", "another one"));
+                }
                 visit(commit)?;
             }
         }

@@ -69,8 +69,11 @@ pub(crate) const COMMITS: &str = "log/";
 /// Returns the number in a commit's name.
 pub(crate) fn number_of(key: &Key) -> Option<u64> {
     let hex = key.as_str().strip_prefix(COMMITS)?;
-    (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok()).flatten()
+    (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok()).flatten().filter(|number| *number < NUMBER_MAX)
 }
+
+/// Numbers of commits are below it; others in a store are nobody's.
+pub(crate) const NUMBER_MAX: u64 = 1 << 48;
 
 impl Commit {
     pub(crate) fn streams(&self) -> [&Stream; 4] {

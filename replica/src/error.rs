@@ -51,6 +51,9 @@ pub enum ReplicaError {
     /// The pool was unmounted meanwhile.
     #[error("the pool was unmounted or its daemon ended: nothing was committed, and the next run goes on from there")]
     HoldLost,
+    /// The pool cannot be held now.
+    #[error("the pool cannot be held now: {0}")]
+    NotNow(String),
     /// It cannot be done.
     #[error("{0}")]
     Usage(String),
@@ -83,6 +86,12 @@ impl ReplicaError {
     /// Whether trying again later may help.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
-        matches!(self, Self::Object(ObjectError::Unreachable { .. }) | Self::HoldLost)
+        matches!(
+            self,
+            Self::Object(ObjectError::Unreachable { .. })
+                | Self::Pool(EngineError::Store(StoreError::NotFound { .. }))
+                | Self::HoldLost
+                | Self::NotNow(_)
+        )
     }
 }

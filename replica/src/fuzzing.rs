@@ -56,7 +56,7 @@ pub fn note(bytes: &[u8]) {
     // A first part without rows, and one more frame.
     let mut meta = ByteWriter::new();
     [1, 1].into_iter().for_each(|number| meta.u16(number));
-    meta.bytes(&[0; 56 + 11 * 8]);
+    meta.bytes(&[0; 88 + 11 * 8]);
     meta.u64(1);
     meta.u16(0);
     let head = encode_frame(FrameKind::ReplicaNote, &POOL, 0, meta.as_slice(), &[]);

@@ -205,9 +205,20 @@ impl KeyFile {
 
     /// Returns the place of the wrapping that a passphrase opens, and the secret.
     fn open(&self, passphrase: &[u8]) -> Result<(usize, [u8; SECRET_BYTES])> {
+        // A damaged wrapping must not shut the others out.
+        let mut failure = KeyFileError::WrongPassphrase;
         for (position, wrapping) in self.wrappings.iter().enumerate() {
-            let (salt, mut wrapped) = (unhex(&wrapping.salt)?, unhex(&wrapping.wrapped)?);
-            let cipher = cipher(passphrase, &salt, wrapping.memory_kib, wrapping.passes)?;
+            let unwrapped = || {
+                let (salt, wrapped) = (unhex(&wrapping.salt)?, unhex(&wrapping.wrapped)?);
+                Ok((cipher(passphrase, &salt, wrapping.memory_kib, wrapping.passes)?, wrapped))
+            };
+            let (cipher, mut wrapped) = match unwrapped() {
+                Ok(unwrapped) => unwrapped,
+                Err(error) => {
+                    failure = error;
+                    continue;
+                }
+            };
             let Some((nonce, sealed)) = wrapped.split_first_chunk_mut::<NONCE_LEN>() else { continue };
             let nonce = Nonce::assume_unique_for_key(*nonce);
             let Ok(opened) = cipher.open_in_place(nonce, Aad::from(b"dedupfs key 1"), sealed) else { continue };
@@ -217,7 +228,7 @@ impl KeyFile {
             }
             return Ok((position, secret));
         }
-        Err(KeyFileError::WrongPassphrase)
+        Err(failure)
     }
 }
 

@@ -21,6 +21,7 @@
 #![warn(unreachable_pub)]
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+mod before;
 mod chain;
 mod commit;
 mod encrypted;
@@ -32,6 +33,7 @@ pub mod fuzzing;
 mod key_file;
 mod local;
 mod note;
+mod parallel;
 mod place;
 mod reclaim;
 mod recover;
@@ -51,7 +53,7 @@ pub use key_file::{KeyFile, KeyFileError};
 pub use note::{NOTES_DIRECTORY, Noted, noted};
 pub use place::Replica;
 pub use reclaim::{Reclaimed, reclaim};
-pub use recover::{Restored, restore_data_root};
+pub use recover::{RestoreOptions, Restored, restore_data_root};
 pub use replicate::{ReplicateOptions, ReplicateReport, replicate};
 pub use source::{Held, PoolSource, Source};
 pub use verify::{VerifyReport, verify};

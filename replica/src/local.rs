@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dedupfs::export::{ExportPosition, slot_path, visit_containers};
+use dedupfs::export::{ExportFiles, ExportPosition, slot_path};
 use dedupfs_store::container::{SlotAddress, scan_table};
 use dedupfs_store::device::{Device, OpenMode};
 use dedupfs_store::frame::{Expect, FrameKind, decode_frame};
@@ -37,18 +37,15 @@ impl Locals {
     }
 
     /// Reads the export up to a later position: only the new part of its log, unless its base is another one.
-    pub(crate) fn advance(&mut self, data: &dyn Device, pool: &PoolId, position: &ExportPosition) -> Result<()> {
-        let goes_on = |before: &ExportPosition| {
-            (before.lineage, before.generation) == (position.lineage, position.generation)
-                && before.log_bytes <= position.log_bytes
-        };
-        let log_from = goes_on(&self.position).then_some(self.position.log_bytes);
+    pub(crate) fn advance(&mut self, pool: &PoolId, files: &ExportFiles) -> Result<()> {
+        let goes_on = self.position.generation > 0 && self.position.is_continued_by(files.position());
+        let log_from = goes_on.then_some(self.position.log_bytes);
         if log_from.is_none() {
             self.by_id.clear();
         }
         // Until it is whole, it is of no export.
         self.position = ExportPosition::default();
-        visit_containers(data, pool, position, log_from, &mut |id, record| {
+        files.visit_containers(pool, log_from, &mut |id, record| {
             // A container without bytes needs no object.
             match record.filter(|record| record.used_bytes > 0) {
                 Some(record) => {
@@ -59,9 +56,17 @@ impl Locals {
             }
             Ok(())
         })?;
-        self.position = *position;
+        self.position = *files.position();
         Ok(())
     }
+}
+
+/// The bytes of a container.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) bytes: Vec<u8>,
+    /// Why some of them are zeros, if the disk did not return them.
+    pub(crate) error: Option<StoreError>,
 }
 
 /// The data root that containers are read from.
@@ -74,25 +79,27 @@ pub(crate) struct DataRoot<'a> {
 
 impl DataRoot<'_> {
     /// Reads the bytes of a container. Bytes that the disk does not return are zeros.
-    pub(crate) fn read(&self, local: &Local) -> Result<Vec<u8>> {
+    pub(crate) fn read(&self, local: &Local) -> Result<Read> {
         let mut bytes = vec![0; local.used_bytes.min(self.slot_bytes) as usize];
         let file = match self.device.open(&slot_path(local.kind, local.address), OpenMode::Read) {
-            Err(StoreError::NotFound { .. }) => return Ok(bytes),
+            Err(error @ StoreError::NotFound { .. }) => return Ok(Read { bytes, error: Some(error) }),
             file => file?,
         };
         let start = u64::from(local.address.slot) * u64::from(self.slot_bytes);
         let there = file.len()?.saturating_sub(start).min(bytes.len() as u64) as usize;
         let whole = bytes.get_mut(..there).unwrap_or_default();
+        let mut first = None;
         if file.read_exact_at(whole, start).is_err() {
             let mut at = start;
             for part in whole.chunks_mut(UNREADABLE_BYTES) {
-                if file.read_exact_at(part, at).is_err() {
+                if let Err(error) = file.read_exact_at(part, at) {
                     part.fill(0);
+                    first.get_or_insert(error);
                 }
                 at += part.len() as u64;
             }
         }
-        Ok(bytes)
+        Ok(Read { bytes, error: first })
     }
 
     /// Whether these bytes are a container's, and every frame in them is sound.

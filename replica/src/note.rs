@@ -4,7 +4,7 @@
 //! note a run reads the newest commit, and compares the content of all containers with it. Each replica has a folder with two files, each
 //! replaced as a whole: `commit` has the containers of the last commit, `run` whether a run ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use dedupfs::export::ExportPosition;
 use dedupfs_store::codec::{ByteReader, ByteWriter};
@@ -19,7 +19,7 @@ use crate::commit::CommitHash;
 use crate::error::Result;
 use crate::local::Local;
 use crate::place::Replica;
-use crate::stored::{STORED_BYTES, Stored};
+use crate::stored::{ContentHash, STORED_BYTES, Stored};
 
 /// Directory of the notes on a meta root.
 pub const NOTES_DIRECTORY: &str = "replicas";
@@ -50,6 +50,8 @@ pub(crate) struct Done {
     pub(crate) delta_bytes: u64,
     pub(crate) reign: u64,
     pub(crate) position: ExportPosition,
+    /// Tells that export from others of its number.
+    pub(crate) mark: CommitHash,
     pub(crate) written_secs: u64,
 }
 
@@ -123,8 +125,22 @@ impl<'a> Notes<'a> {
         )
     }
 
-    pub(crate) fn save(&self, done: &Done, stored: &StoredById, locals: &BTreeMap<ContainerId, Local>) -> Result<()> {
-        let bytes = encode_note(&self.pool, &self.place, done, stored, locals);
+    /// Notes a commit, and its containers but those that are left out.
+    pub(crate) fn save(
+        &self,
+        done: &Done,
+        stored: &StoredById,
+        locals: &BTreeMap<ContainerId, Local>,
+        left_out: &BTreeSet<ContainerId>,
+    ) -> Result<()> {
+        // Without its object a container is read again; without its place the pool would seem to have lost it.
+        let row = |local: &Local| {
+            let Local { id, kind, used_bytes, .. } = *local;
+            let nothing = Stored { id, kind, used_bytes, reign: 0, hash: ContentHash::default() };
+            stored.get(&id).filter(|_| !left_out.contains(&id)).copied().unwrap_or(nothing)
+        };
+        let rows: Vec<(Stored, Local)> = locals.values().map(|local| (row(local), *local)).collect();
+        let bytes = encode_note(&self.pool, &self.place, done, &rows);
         if bytes.len() as u64 > FILE_BYTES_MAX {
             tracing::warn!("too many containers for a note: each run compares all of them");
             return Ok(self.device.remove(&format!("{}/{COMMIT}", self.directory))?);
@@ -256,18 +272,13 @@ fn meta_of<'a>(path: &'a str, frame: &Frame<'a>, part: u16) -> std::result::Resu
     if found == part { Ok(meta) } else { Err(meta.corrupt(format!("part {part}"), found)) }
 }
 
-fn encode_note(
-    pool: &PoolId,
-    place: &str,
-    done: &Done,
-    stored: &StoredById,
-    locals: &BTreeMap<ContainerId, Local>,
-) -> Vec<u8> {
+fn encode_note(pool: &PoolId, place: &str, done: &Done, rows: &[(Stored, Local)]) -> Vec<u8> {
     let mut meta = ByteWriter::new();
     meta.u16(VERSION);
     meta.u16(1);
     let position = &done.position;
     meta.bytes(&done.hash);
+    meta.bytes(&done.mark);
     meta.bytes(&position.lineage);
     [position.epoch, done.deltas].into_iter().for_each(|number| meta.u32(number));
     let numbers = [
@@ -284,8 +295,6 @@ fn encode_note(
         position.time_secs,
     ];
     numbers.into_iter().for_each(|number| meta.u64(number));
-    let rows: Vec<(&Stored, &Local)> =
-        stored.values().filter_map(|row| locals.get(&row.id).map(|local| (row, local))).collect();
     meta.u64(rows.len() as u64);
     write_text(&mut meta, place);
     let mut bytes = encode_frame(FrameKind::ReplicaNote, pool, 0, meta.as_slice(), &[]);
@@ -311,7 +320,7 @@ fn decode_done<'a>(
 ) -> std::result::Result<(Done, u64, &'a [u8]), StoreError> {
     let (frame, rest) = frame(path, pool, bytes)?;
     let mut meta = meta_of(path, &frame, 1)?;
-    let (hash, lineage) = (meta.array()?, meta.array()?);
+    let (hash, mark, lineage) = (meta.array()?, meta.array()?, meta.array()?);
     let (epoch, deltas) = (meta.u32()?, meta.u32()?);
     let mut number = || meta.u64();
     let (commit, base, delta_bytes, reign, written_secs) = (number()?, number()?, number()?, number()?, number()?);
@@ -328,7 +337,7 @@ fn decode_done<'a>(
     let rows = number()?;
     read_text(&mut meta)?;
     meta.finish()?;
-    let done = Done { number: commit, hash, base, deltas, delta_bytes, reign, position, written_secs };
+    let done = Done { number: commit, hash, base, deltas, delta_bytes, reign, position, mark, written_secs };
     Ok((done, rows, rest))
 }
 
@@ -345,11 +354,13 @@ pub(crate) fn decode_note(path: &str, pool: &PoolId, bytes: &[u8]) -> std::resul
             let address = SlotAddress { file: payload.u32()?, slot: payload.u32()? };
             let Stored { id, kind, used_bytes, .. } = row;
             note.locals.insert(id, Local { id, kind, address, used_bytes });
-            note.stored.insert(id, row);
+            if row.hash != ContentHash::default() {
+                note.stored.insert(id, row);
+            }
         }
         rest = behind;
     }
-    let found = note.stored.len() as u64;
+    let found = note.locals.len() as u64;
     if found == count && rest.is_empty() {
         Ok(note)
     } else {

@@ -17,7 +17,7 @@ use dedupfs_sync::clock;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::{Head, Rows};
-use crate::commit::{COMMITS, CommitKind, commit_key, number_of};
+use crate::commit::{COMMITS, CommitKind, NUMBER_MAX, commit_key, number_of};
 use crate::error::{ReplicaError, Result};
 use crate::place::Replica;
 
@@ -89,13 +89,17 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
     let kept_from = commits.range(..=newest.commit.base).filter(is_base).map(|(number, _)| *number).next_back();
     let kept_from = kept_from.unwrap_or(0).min(done_through + 1);
     for (number, (_, head)) in commits.range(..kept_from) {
+        // Its pieces go behind it: a commit whose pieces are gone could not be read by the next run.
+        if !work.remove(&commit_key(*number)?)? {
+            continue;
+        }
+        work.report.commits += 1;
         for piece in head.commit.streams().iter().flat_map(|stream| stream.pieces()) {
             work.remove(&piece.piece_key()?)?;
         }
-        work.report.commits += u64::from(work.remove(&commit_key(*number)?)?);
     }
     let mut needed: BTreeSet<Key> = named.values().map(|row| row.key()).collect::<Result<_>>()?;
-    for (_, head) in commits.values() {
+    for (_, (_, head)) in commits.range(kept_from..) {
         let pieces = head.commit.streams().into_iter().flat_map(|stream| stream.pieces());
         needed.extend(pieces.map(|piece| piece.piece_key()).collect::<Result<Vec<_>>>()?);
         needed.extend(
@@ -111,16 +115,23 @@ fn commits(replica: &Replica, newest: &Head) -> Result<BTreeMap<u64, (u64, Head)
     let mut times = BTreeMap::new();
     replica.objects.list(COMMITS, None, &mut |key, head| {
         let number = number_of(&key).filter(|number| *number <= newest.commit.number);
-        // A store that does not tell when is believed to have written it now.
-        let written_secs = head.written_secs.unwrap_or(u64::MAX);
-        times.extend(number.map(|number| (number, written_secs)));
+        times.extend(number.map(|number| (number, head.written_secs)));
         Ok(())
     })?;
     let mut commits = BTreeMap::new();
     for (number, written_secs) in times {
-        // A listing may show removed objects.
-        if let Some(head) = replica.commit(number)? {
-            commits.insert(number, (written_secs, head));
+        match replica.commit(number) {
+            // A store that does not tell when it wrote an object: the writer has told.
+            Ok(Some(head)) => {
+                let written_secs = written_secs.unwrap_or(head.commit.written_secs);
+                commits.insert(number, (written_secs, head));
+            }
+            // A listing may show removed objects.
+            Ok(None) => {}
+            Err(error @ ReplicaError::Damaged { .. }) if number < newest.commit.base => {
+                tracing::warn!(%error, "an earlier commit is damaged: it stays, and its objects go as those that nothing names");
+            }
+            Err(error) => return Err(error),
         }
     }
     Ok(commits)
@@ -154,7 +165,11 @@ impl Reclaiming<'_> {
     fn marks(&self) -> Result<Vec<u64>> {
         let mut marks = Vec::new();
         self.replica.objects.list(RECLAIMED, None, &mut |key, _| {
-            marks.extend(key.as_str().strip_prefix(RECLAIMED).and_then(|hex| u64::from_str_radix(hex, 16).ok()));
+            marks.extend(
+                key.as_str()
+                    .strip_prefix(RECLAIMED)
+                    .and_then(|hex| u64::from_str_radix(hex, 16).ok().filter(|number| *number < NUMBER_MAX)),
+            );
             Ok(())
         })?;
         marks.sort_unstable();

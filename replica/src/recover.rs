@@ -4,20 +4,19 @@
 //! only missing ones are fetched. The superblock comes last: until then the directory is no data root.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use dedupfs::Progress;
-use dedupfs::export::{DATA_ROOT_DIRECTORIES, ExportPosition, make_count, slot_path};
+use dedupfs::export::{DATA_ROOT_DIRECTORIES, ExportFiles, ExportPosition, make_count, slot_path};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::superblock::{Role, Superblock};
-use dedupfs_sync::{Mutex, thread};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::StoredById;
 use crate::commit::CommitKind;
 use crate::error::{ReplicaError, Result};
 use crate::local::{DataRoot, Local, Locals};
+use crate::parallel::for_each;
 use crate::place::Replica;
 use crate::stored::{ContentHash, Stored};
 
@@ -49,14 +48,23 @@ pub struct Restored {
     pub findings: Vec<String>,
 }
 
+/// How a data root is brought back.
+#[derive(Clone, Copy, Debug)]
+pub struct RestoreOptions {
+    /// Requests at the same time, 1 to 64.
+    pub connections: usize,
+    /// Go on although containers are gone or damaged.
+    pub accepts_less: bool,
+}
+
 /// Makes the data root of the replica's newest state on `data`, which is empty or has the files of an interrupted call.
 ///
 /// # Errors
-/// The directory has something else; no room; the commits cannot be read; those of the store. Another call goes on from there.
+/// The directory has something else; no room; the commits cannot be read; `Damaged` if containers are gone or damaged, which are told; those of the store. Another call goes on from there.
 pub fn restore_data_root(
     replica: &Replica,
     data: &dyn Device,
-    connections: usize,
+    options: RestoreOptions,
     progress: &dyn Progress,
 ) -> Result<Restored> {
     let newest =
@@ -85,7 +93,7 @@ pub fn restore_data_root(
     let position = export.position;
     let superblock = superblock(&export.superblock, replica)?;
     let mut locals = Locals::default();
-    locals.advance(data, &superblock.pool, &position)?;
+    locals.advance(&superblock.pool, &ExportFiles::open(data, &position)?)?;
     let root = DataRoot { device: data, pool: superblock.pool, slot_bytes: superblock.properties.container_bytes };
     check_room(data, &locals)?;
     let mut report = Restored {
@@ -95,7 +103,13 @@ pub fn restore_data_root(
         time_secs: position.time_secs,
         ..Restored::default()
     };
-    Fetches { replica, root, stored: &stored, connections }.run(&locals, &mut report, progress)?;
+    let fetches = Fetches { replica, root, stored: &stored, connections: options.connections };
+    fetches.run(&locals, &mut report, progress)?;
+    if report.missing > 0 && !options.accepts_less {
+        report.findings.iter().for_each(|finding| progress.say(finding));
+        let found = format!("{} of them gone or damaged", report.missing);
+        return Err(ReplicaError::damaged("containers of the newest state", "all objects", found));
+    }
     make_count(data, &superblock.pool, &position)?;
     superblock.write_new(data)?;
     data.remove(MARK)?;
@@ -114,7 +128,7 @@ fn claim(replica: &Replica, data: &dyn Device) -> Result<()> {
     if is_ours {
         return Ok(());
     }
-    if let Some(entry) = data.list("")?.iter().find(|entry| entry.name != "lock") {
+    if let Some(entry) = data.list("")?.iter().find(|entry| !["lock", "lost+found"].contains(&&*entry.name)) {
         let (place, name) = (data.describe(), &entry.name);
         return Err(ReplicaError::Usage(format!(
             "{place} has something in it ({name}): name an empty or new directory"
@@ -222,48 +236,25 @@ impl Fetches<'_> {
     fn run(&self, locals: &Locals, report: &mut Restored, progress: &dyn Progress) -> Result<()> {
         let mut order: Vec<&Local> = locals.by_id.values().collect();
         order.sort_unstable_by_key(|local| (local.kind as u8, local.address));
-        progress.start("fetching containers", order.iter().map(|local| u64::from(local.used_bytes)).sum());
-        let (next, is_over, fetched_bytes) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicU64::new(0));
-        let outcome = Mutex::new((&mut *report, None));
-        let work = || {
-            while !is_over.load(Ordering::Relaxed) {
-                let Some(local) = order.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                let one = if progress.is_cancelled() { Err(ReplicaError::Ended) } else { self.fetch(local) };
-                progress.advance(local.used_bytes.into());
-                let (report, error) = &mut *outcome.lock();
-                match one {
-                    Ok(Fetched::There) => report.there += 1,
-                    Ok(Fetched::Now(bytes)) => {
-                        report.fetched += 1;
-                        fetched_bytes.fetch_add(bytes, Ordering::Relaxed);
-                    }
-                    Ok(Fetched::Missing(why)) => {
-                        report.missing += 1;
-                        if report.findings.len() < TOLD_MAX {
-                            report.findings.push(why);
-                        }
-                    }
-                    Err(failure) => {
-                        is_over.store(true, Ordering::Relaxed);
-                        error.get_or_insert(failure);
+        let cost = |local: &&Local| u64::from(local.used_bytes);
+        progress.start("fetching containers", order.iter().map(cost).sum());
+        let fetched = for_each(&order, self.connections, progress, cost, |local| self.fetch(local));
+        progress.finish();
+        for one in fetched? {
+            match one {
+                Fetched::There => report.there += 1,
+                Fetched::Now(bytes) => {
+                    report.fetched += 1;
+                    report.fetched_bytes += bytes;
+                }
+                Fetched::Missing(why) => {
+                    report.missing += 1;
+                    if report.findings.len() < TOLD_MAX {
+                        report.findings.push(why);
                     }
                 }
             }
-        };
-        thread::scope(|scope| {
-            let others = (1..self.connections.clamp(1, 64).min(order.len()))
-                .map(|number| thread::Builder::new().name(format!("fetch-{number}")).spawn_scoped(scope, work))
-                .collect::<std::io::Result<Vec<_>>>();
-            if let Err(error) = &others {
-                tracing::warn!(%error, "fewer requests at once than asked for: no thread could be started");
-            }
-            work();
-        });
-        progress.finish();
-        if let (_, Some(error)) = outcome.into_inner() {
-            return Err(error);
         }
-        report.fetched_bytes = fetched_bytes.into_inner();
         self.sync(&order)
     }
 
@@ -288,7 +279,7 @@ impl Fetches<'_> {
         let Some(row) = self.stored.get(&local.id).filter(|row| row.used_bytes == local.used_bytes) else {
             return Ok(Fetched::Missing(format!("no commit names an object for container {}", local.id)));
         };
-        if self.is_content(row, &self.root.read(local)?) {
+        if self.is_content(row, &self.root.read(local)?.bytes) {
             return Ok(Fetched::There);
         }
         let key = row.key()?;

@@ -11,24 +11,25 @@
 //!
 //! A crash behind any request leaves the last commit or the next one. Objects of a run that was cut off are found by their names.
 
-use dedupfs::export::ExportPosition;
+use dedupfs::export::ExportFiles;
 use dedupfs::{EngineError, Progress};
 use dedupfs_store::StoreError;
-use dedupfs_store::device::{Device, OpenMode};
+use dedupfs_store::device::Device;
 use dedupfs_store::objects::{Class, ObjectError};
 use dedupfs_store::superblock::{Role, Superblock};
 use dedupfs_sync::clock::{self, Instant};
 use serde::{Deserialize, Serialize};
 
+use crate::before::{Before, done_of, is_continued, mark_of};
 use crate::chain::{Head, StoredById, hash_of};
-use crate::commit::{Commit, CommitKind, commit_key};
+use crate::commit::{Commit, CommitHash, CommitKind, commit_key};
 use crate::error::{ReplicaError, Result};
 use crate::local::{DataRoot, Local, Locals};
-use crate::note::{Done, Note, Notes, Run};
+use crate::note::{Done, Notes, Run};
 use crate::place::Replica;
-use crate::source::Source;
+use crate::source::{Held, Source};
 use crate::stored::Stored;
-use crate::stream::{PIECE_BYTES, Stream};
+use crate::stream::Stream;
 use crate::upload::{Hold, Uploaded, Uploads};
 
 /// Containers that may be missing when the export is held for the commit.
@@ -129,26 +130,22 @@ pub fn replicate(
     Ok(report)
 }
 
-struct Work<'a> {
+/// A run.
+pub(crate) struct Work<'a> {
     source: &'a dyn Source,
-    replica: &'a Replica,
-    root: DataRoot<'a>,
+    pub(crate) replica: &'a Replica,
+    pub(crate) root: DataRoot<'a>,
     superblock: Superblock,
-    options: &'a ReplicateOptions,
-    progress: &'a dyn Progress,
+    pub(crate) options: &'a ReplicateOptions,
+    pub(crate) progress: &'a dyn Progress,
     notes: Notes<'a>,
-    run: Run,
+    pub(crate) run: Run,
 }
 
-/// The state that the next commit follows.
-struct Before {
-    done: Done,
-    /// Objects that can be named again: those of the last commit, as far as the pool has their content.
-    stored: StoredById,
-    /// Objects that the last commit names and the next one cannot.
-    retired: Vec<Stored>,
-    /// Whether the next commit must have everything.
-    is_base_due: bool,
+/// The export, held, with its files open.
+struct HeldFiles<'a> {
+    held: Box<dyn Held + 'a>,
+    files: ExportFiles,
 }
 
 impl Work<'_> {
@@ -161,67 +158,90 @@ impl Work<'_> {
         )
     }
 
+    fn hold(&self) -> Result<HeldFiles<'_>> {
+        let held = self.source.hold()?;
+        let files = ExportFiles::open(self.root.device, &held.position())?;
+        Ok(HeldFiles { held, files })
+    }
+
     fn run(&mut self) -> Result<ReplicateReport> {
-        let (last_run, note) = (self.notes.last_run(), self.notes.load());
-        let asks_first = self.options.completes || last_run.as_ref().is_some_and(|run| !run.is_ended);
-        let mut locals = match &note {
+        let last_run = self.notes.last_run();
+        let is_doubtful = last_run.as_ref().is_some_and(|run| !run.is_ended);
+        let mut export = self.hold()?;
+        let lineage = export.files.position().lineage;
+        let note = self.notes.load().filter(|note| note.done.position.lineage == lineage);
+        let is_continued =
+            note.as_ref().map(|note| is_continued(&note.done, &export.files)).transpose()?.unwrap_or(false);
+        if let Some(note) = note.as_ref().filter(|note| is_continued && ends_alike(&note.done, &export.files))
+            && !is_doubtful
+            && !self.options.completes
+        {
+            return Ok(self.report(&note.done, &note.stored, true));
+        }
+        drop(export);
+        self.run = self.notes.begin(last_run.as_ref())?;
+        export = self.hold()?;
+        let mut locals = match note.as_ref().filter(|_| is_continued) {
             Some(note) => Locals::of(note.locals.clone(), note.done.position),
             None => Locals::default(),
         };
-        let mut held = self.source.hold()?;
-        let mut position = held.position();
-        let is_same = |done: &Done| ends(&done.position) == ends(&position);
-        if let Some(note) = note.as_ref().filter(|note| is_same(&note.done) && !asks_first) {
-            return Ok(self.report(&note.done, &note.stored, true));
-        }
-        self.run = self.notes.begin(last_run.as_ref())?;
-        locals.advance(self.root.device, &self.root.pool, &position)?;
-        let mut before = self.before(note, last_run.as_ref(), &locals, &position)?;
-        if is_same(&before.done) && !before.is_base_due && !self.options.completes {
-            self.notes.save(&before.done, &before.stored, &locals.by_id)?;
-            return Ok(self.report(&before.done, &before.stored, true));
-        }
+        locals.advance(&self.root.pool, &export.files)?;
+        // These take long: the pool must not be kept from freeing space meanwhile.
+        let takes_long = note.is_none() || self.options.completes;
+        let mut held = if takes_long { None } else { Some(export.held) };
+        let mut before = self.before(note, last_run.as_ref(), &locals, &export.files, is_doubtful)?;
+        let mut files = export.files;
         let uploads = Uploads {
             replica: self.replica,
             root: self.root,
             reign: before.done.reign,
             connections: self.options.connections.clamp(1, 64),
-            asks_first,
+            asks_first: is_doubtful,
         };
-        let (mut uploaded, mut added) = (Uploaded::default(), StoredById::new());
         if self.options.completes {
-            uploads.find_gone(&mut before.stored, self.progress)?;
+            let gone = uploads.take_gone(&mut before.stored, self.progress)?;
+            before.retired.extend(gone);
+        } else if is_continued_by(&before, &files)? && ends_alike(&before.done, &files) {
+            self.save(&before.done, &before, &locals, &Uploaded::default())?;
+            return Ok(self.report(&before.done, &before.stored, true));
         }
-        let mut looks = 0;
-        loop {
+        let (mut uploaded, mut added) = (Uploaded::default(), StoredById::new());
+        for look in 0.. {
+            if held.is_none() {
+                let export = self.hold()?;
+                (held, files) = (Some(export.held), export.files);
+                locals.advance(&self.root.pool, &files)?;
+            }
             let missing: Vec<Local> =
                 locals.by_id.values().filter(|local| !has(&before.stored, local)).copied().collect();
-            let is_last = missing.len() <= MISSING_MAX || looks == LOOKS_MAX;
+            let is_last = missing.len() <= MISSING_MAX || look == LOOKS_MAX;
             if !is_last {
-                drop(held);
-            } else {
-                uploaded.add(self.upload(&uploads, missing, Hold::Export, &mut before, &mut added)?);
+                held = None;
+            }
+            let hold = if is_last { Hold::Export } else { Hold::None };
+            uploaded.add(self.upload(&uploads, missing, hold, &mut before, &mut added)?);
+            if let Some(held) = held.as_ref().filter(|_| is_last) {
                 self.retire(&locals, &mut before, &mut added);
-                let commit = self.commit(&before, &added, &position)?;
+                let commit = self.commit(&before, &added, &files)?;
                 held.check()?;
-                let done = self.create(&before, &commit)?;
-                drop(held);
-                self.notes.save(&done, &before.stored, &locals.by_id)?;
+                let done = self.create(&before, &commit, &files)?;
+                self.save(&done, &before, &locals, &uploaded)?;
                 return Ok(ReplicateReport {
                     containers: uploaded.objects,
                     bytes: uploaded.bytes,
                     namespace_bytes: commit.export_base.len_bytes + commit.export_log.len_bytes,
                     retired: before.retired.len() as u64,
-                    damaged: uploaded.damaged,
+                    damaged: uploaded.unsound.len() as u64,
                     ..self.report(&done, &before.stored, false)
                 });
             }
-            uploaded.add(self.upload(&uploads, missing, Hold::None, &mut before, &mut added)?);
-            held = self.source.hold()?;
-            position = held.position();
-            locals.advance(self.root.device, &self.root.pool, &position)?;
-            looks += 1;
         }
+        Err(ReplicaError::Ended)
+    }
+
+    /// Notes a commit. Containers that were not sound are left out, so that the next run reads them again.
+    fn save(&self, done: &Done, before: &Before, locals: &Locals, uploaded: &Uploaded) -> Result<()> {
+        self.notes.save(done, &before.stored, &locals.by_id, &uploaded.unsound)
     }
 
     fn report(&self, done: &Done, stored: &StoredById, is_unchanged: bool) -> ReplicateReport {
@@ -235,124 +255,6 @@ impl Work<'_> {
             named_bytes: stored.values().map(|stored| u64::from(stored.used_bytes)).sum(),
             ..ReplicateReport::default()
         }
-    }
-
-    /// Finds the state that the next commit follows.
-    fn before(
-        &self,
-        note: Option<Note>,
-        last_run: Option<&Run>,
-        locals: &Locals,
-        position: &ExportPosition,
-    ) -> Result<Before> {
-        let place = || self.replica.place.clone();
-        let Some(note) = note.filter(|note| note.done.position.lineage == position.lineage) else {
-            return match self.replica.newest()? {
-                None => Ok(Before {
-                    done: nothing_before(position),
-                    stored: StoredById::new(),
-                    retired: Vec::new(),
-                    is_base_due: true,
-                }),
-                Some(newest) => self.join(newest, locals, position),
-            };
-        };
-        let mut before = Before { done: note.done, stored: note.stored, retired: Vec::new(), is_base_due: false };
-        // Answers to own requests may have been lost: then the next commits are there, and are this pool's.
-        loop {
-            let next = before.done.number + 1;
-            if self.replica.objects.head(&commit_key(next)?)?.is_none() {
-                break;
-            }
-            let missing = || ReplicaError::damaged(format!("commit {next}"), "an object", "nothing");
-            let found = self.replica.commit(next)?.ok_or_else(missing)?;
-            let is_ours = last_run.is_some_and(|run| run.has_made(&found.commit.run))
-                && found.commit.previous == before.done.hash;
-            if is_ours && found.commit.kind != CommitKind::Fence {
-                self.replica.apply(&found.commit, &mut before.stored)?;
-                before.done = done_of(&found, Some(&before.done));
-            } else if self.options.take_over || is_ours {
-                return self.join_newest(locals, position);
-            } else {
-                return Err(ReplicaError::Fenced { place: place(), number: next });
-            }
-        }
-        // The pool may be an older state of the one that made the note.
-        let noted = &before.done.position;
-        let is_behind = noted.generation > position.generation
-            || noted.generation == position.generation && ends(noted) > ends(position);
-        if is_behind { self.join_newest(locals, position) } else { Ok(before) }
-    }
-
-    fn join_newest(&self, locals: &Locals, position: &ExportPosition) -> Result<Before> {
-        let newest = self.replica.newest()?;
-        let newest = newest.ok_or_else(|| ReplicaError::damaged("the newest commit", "an object", "nothing"))?;
-        self.join(newest, locals, position)
-    }
-
-    /// Continues behind a commit of which there is no note: only content that is the same is named again.
-    fn join(&self, newest: Head, locals: &Locals, position: &ExportPosition) -> Result<Before> {
-        let found = &newest.commit.position;
-        let why = if found.lineage != position.lineage {
-            Some("another state of this pool (the pool was recovered, or this is another machine's copy)".to_owned())
-        } else if found.row > position.row {
-            Some(format!(
-                "a newer state of this pool: that of its commit {}, and here the last one is {}",
-                found.row, position.row
-            ))
-        } else {
-            None
-        };
-        if let Some(why) = why.filter(|_| !self.options.take_over) {
-            return Err(ReplicaError::NotOurs { place: self.replica.place.clone(), why });
-        }
-        let newest = self.fence(&newest, position)?;
-        let mut done = done_of(&newest, None);
-        // Where it ended says nothing about this pool's export.
-        done.position.generation = 0;
-        let mut before = Before { done, stored: StoredById::new(), retired: Vec::new(), is_base_due: true };
-        let named = self.replica.stored_at(&newest)?;
-        self.progress
-            .start("comparing containers with the replica", named.values().map(|row| u64::from(row.used_bytes)).sum());
-        let uploads =
-            Uploads { replica: self.replica, root: self.root, reign: done.reign, connections: 1, asks_first: false };
-        for (id, row) in named {
-            if self.progress.is_cancelled() {
-                return Err(ReplicaError::Ended);
-            }
-            let local = locals.by_id.get(&id);
-            if local.map_or(Ok(false), |local| uploads.is_same(local, &row))? {
-                before.stored.insert(id, row);
-            } else {
-                before.retired.push(row);
-            }
-            self.progress.advance(row.used_bytes.into());
-        }
-        self.progress.finish();
-        Ok(before)
-    }
-
-    /// Creates a fence behind the newest commit: from now on no other writer can commit.
-    fn fence(&self, newest: &Head, position: &ExportPosition) -> Result<Head> {
-        let number = newest.commit.number + 1;
-        let commit = Commit {
-            kind: CommitKind::Fence,
-            number,
-            previous: newest.hash,
-            base: newest.commit.base,
-            reign: number,
-            run: self.run.id,
-            position: *position,
-            log_from: position.log_bytes,
-            written_secs: clock::since_epoch().as_secs(),
-            superblock: Vec::new(),
-            export_base: Stream::default(),
-            export_log: Stream::default(),
-            named: Stream::default(),
-            retired: Stream::default(),
-        };
-        let hash = self.put(&commit)?;
-        Ok(Head { commit, hash, bytes: 0 })
     }
 
     fn upload(
@@ -390,35 +292,28 @@ impl Work<'_> {
     }
 
     /// Uploads the names and attributes of the next commit.
-    fn commit(&self, before: &Before, added: &StoredById, position: &ExportPosition) -> Result<Commit> {
-        let done = &before.done;
-        let is_new_export =
-            (done.position.lineage, done.position.generation) != (position.lineage, position.generation);
+    fn commit(&self, before: &Before, added: &StoredById, files: &ExportFiles) -> Result<Commit> {
+        let (done, position) = (&before.done, files.position());
         let limit_bytes = DELTA_BYTES_MIN.max(position.base_bytes);
-        let is_base =
-            before.is_base_due || is_new_export || done.deltas >= DELTAS_MAX || done.delta_bytes > limit_bytes;
-        let (number, reign) = (done.number + 1, done.reign);
+        let is_base = !is_continued_by(before, files)? || done.deltas >= DELTAS_MAX || done.delta_bytes > limit_bytes;
+        let number = done.number + 1;
         let log_from = if is_base { 0 } else { done.position.log_bytes };
-        let file = |path: String, from: u64, len_bytes: u64| -> Result<Stream> {
-            if len_bytes == 0 {
-                return Ok(Stream::default());
-            }
-            let file = self.root.device.open(&path, OpenMode::Read)?;
+        let stream = |len_bytes: u64, read: &dyn Fn(u64, usize) -> dedupfs::Result<Vec<u8>>| {
             self.progress.start("uploading names", len_bytes);
             let stream = Stream::upload(self.replica, number, len_bytes, &mut |at, len| {
                 if self.progress.is_cancelled() {
                     return Err(ReplicaError::Ended);
                 }
-                let mut bytes = vec![0; len.min(PIECE_BYTES as usize)];
-                file.read_exact_at(&mut bytes, from + at)?;
+                let bytes = read(at, len)?;
                 self.progress.advance(len as u64);
                 Ok(bytes)
             });
             self.progress.finish();
             stream
         };
-        let export_base = if is_base { file(position.base_path(), 0, position.base_bytes)? } else { Stream::default() };
-        let export_log = file(position.log_path(), log_from, position.log_bytes - log_from)?;
+        let base_bytes = if is_base { position.base_bytes } else { 0 };
+        let export_base = stream(base_bytes, &|at, len| files.read_base(at, len))?;
+        let export_log = stream(position.log_bytes - log_from, &|at, len| files.read_log(log_from + at, len))?;
         let named = Stored::encode_all(if is_base { before.stored.values() } else { added.values() });
         let retired = Stored::encode_all(before.retired.iter());
         Ok(Commit {
@@ -426,7 +321,7 @@ impl Work<'_> {
             number,
             previous: done.hash,
             base: if is_base { number } else { done.base },
-            reign,
+            reign: done.reign,
             run: self.run.id,
             position: *position,
             log_from,
@@ -440,13 +335,14 @@ impl Work<'_> {
     }
 
     /// Creates the next commit.
-    fn create(&self, before: &Before, commit: &Commit) -> Result<Done> {
+    fn create(&self, before: &Before, commit: &Commit, files: &ExportFiles) -> Result<Done> {
         let hash = self.put(commit)?;
         let bytes = commit.streams().iter().map(|stream| stream.len_bytes).sum();
-        Ok(done_of(&Head { commit: commit.clone(), hash, bytes }, Some(&before.done)))
+        let mark = mark_of(files, &commit.position)?;
+        Ok(done_of(&Head { commit: commit.clone(), hash, bytes }, mark, Some(&before.done)))
     }
 
-    fn put(&self, commit: &Commit) -> Result<[u8; 32]> {
+    pub(crate) fn put(&self, commit: &Commit) -> Result<CommitHash> {
         let bytes = commit.encode(&self.root.pool);
         match self.replica.objects.create(&commit_key(commit.number)?, &[&bytes], Class::Metadata) {
             Ok(_) => Ok(hash_of(&bytes)),
@@ -458,34 +354,18 @@ impl Work<'_> {
     }
 }
 
-/// Where an export ends. It grows as this does while it has one base.
-fn ends(position: &ExportPosition) -> (u64, u64, u64) {
-    (position.generation, position.log_bytes, position.row)
+/// Whether an export ends where that of a commit did.
+fn ends_alike(done: &Done, files: &ExportFiles) -> bool {
+    let position = files.position();
+    (done.position.log_bytes, done.position.row) == (position.log_bytes, position.row)
+}
+
+/// Whether the next commit can be a delta.
+fn is_continued_by(before: &Before, files: &ExportFiles) -> Result<bool> {
+    Ok(!before.is_base_due && is_continued(&before.done, files)?)
 }
 
 /// Whether an object has all valid bytes of a container.
 fn has(stored: &StoredById, local: &Local) -> bool {
     stored.get(&local.id).is_some_and(|row| (row.kind, row.used_bytes) == (local.kind, local.used_bytes))
-}
-
-fn nothing_before(position: &ExportPosition) -> Done {
-    let position = ExportPosition { lineage: position.lineage, ..ExportPosition::default() };
-    Done { number: 0, hash: [0; 32], base: 0, deltas: 0, delta_bytes: 0, reign: 0, position, written_secs: 0 }
-}
-
-fn done_of(head: &Head, before: Option<&Done>) -> Done {
-    let Head { commit, hash, bytes } = head;
-    let is_base = commit.kind == CommitKind::Base;
-    let (deltas, delta_bytes) =
-        before.filter(|_| !is_base).map_or((0, 0), |done| (done.deltas + 1, done.delta_bytes + bytes));
-    Done {
-        number: commit.number,
-        hash: *hash,
-        base: commit.base,
-        deltas,
-        delta_bytes,
-        reign: commit.reign,
-        position: commit.position,
-        written_secs: commit.written_secs,
-    }
 }

@@ -11,9 +11,9 @@ use crate::place::Replica;
 use crate::stored::ContentHash;
 
 /// Longest stream that lies in a commit.
-pub(crate) const INLINE_BYTES_MAX: u64 = 1 << 20;
+pub(crate) const INLINE_BYTES_MAX: u64 = if cfg!(test) { 8 << 10 } else { 1 << 20 };
 /// Bytes of a piece; the last one has less.
-pub(crate) const PIECE_BYTES: u64 = 16 << 20;
+pub(crate) const PIECE_BYTES: u64 = if cfg!(test) { 8 << 10 } else { 16 << 20 };
 /// Most pieces of a stream: 1 TiB.
 const PIECES_MAX: u32 = 1 << 16;
 
@@ -36,6 +36,9 @@ impl Stream {
     ) -> Result<Self> {
         if len_bytes <= INLINE_BYTES_MAX {
             return Ok(Self { len_bytes, inline: read(0, len_bytes as usize)?, pieces: Vec::new() });
+        }
+        if len_bytes.div_ceil(PIECE_BYTES) > PIECES_MAX.into() {
+            return Err(ReplicaError::Usage(format!("{len_bytes} bytes of names are too many for a replica")));
         }
         let mut pieces = Vec::new();
         let mut at = 0;
@@ -101,7 +104,7 @@ impl Stream {
     /// Encodes all but the bytes in the commit, which go to `payload`.
     pub(crate) fn encode(&self, meta: &mut ByteWriter, payload: &mut ByteWriter) {
         meta.u64(self.len_bytes);
-        meta.u32(self.pieces.len() as u32); // At most `PIECES_MAX`: checked by the caller of `upload`.
+        meta.u32(self.pieces.len() as u32); // At most `PIECES_MAX`.
         self.pieces.iter().for_each(|hash| meta.bytes(&hash.0));
         payload.bytes(&self.inline);
     }

@@ -1,19 +1,22 @@
 //! Uploads containers, several at once.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dedupfs::Progress;
+use dedupfs::{EngineError, Progress};
 use dedupfs_store::objects::Class;
-use dedupfs_store::{ContainerKind, StoreError};
-use dedupfs_sync::{Mutex, thread};
+use dedupfs_store::{ContainerId, ContainerKind, StoreError};
 
 use crate::chain::StoredById;
 use crate::error::{ReplicaError, Result};
-use crate::local::{DataRoot, Local};
+use crate::local::{DataRoot, Local, Read};
+use crate::parallel::for_each;
 use crate::place::Replica;
 use crate::stored::{ContentHash, Stored};
 use crate::stream::damaged_in_store;
+
+/// Containers that a disk may refuse to return in one run.
+const UNREADABLE_MAX: usize = 16;
 
 /// How containers are uploaded.
 #[derive(Clone, Copy, Debug)]
@@ -34,8 +37,8 @@ pub(crate) struct Uploaded {
     /// Objects created now, and their bytes.
     pub(crate) objects: u64,
     pub(crate) bytes: u64,
-    /// Containers that are damaged in the pool.
-    pub(crate) damaged: u64,
+    /// Containers that are damaged in the pool, or that the disk did not return. The next run reads them again.
+    pub(crate) unsound: BTreeSet<ContainerId>,
 }
 
 /// Whether the export is held while containers are read.
@@ -51,49 +54,31 @@ impl Uploads<'_> {
     /// Uploads these containers, in the order of the disk.
     pub(crate) fn run(&self, mut locals: Vec<Local>, hold: Hold, progress: &dyn Progress) -> Result<Uploaded> {
         locals.sort_unstable_by_key(|local| (local.kind != ContainerKind::Recipe, local.address));
-        progress.start("uploading containers", locals.iter().map(|local| u64::from(local.used_bytes)).sum());
-        let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let outcome = Mutex::new((Uploaded::default(), None));
-        let work = || {
-            while !is_over.load(Ordering::Relaxed) {
-                let Some(local) = locals.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                let one = if progress.is_cancelled() { Err(ReplicaError::Ended) } else { self.upload(local, hold) };
-                progress.advance(local.used_bytes.into());
-                let (uploaded, error) = &mut *outcome.lock();
-                match one {
-                    Ok(one) => uploaded.add(one),
-                    Err(failure) => {
-                        is_over.store(true, Ordering::Relaxed);
-                        error.get_or_insert(failure);
-                    }
-                }
-            }
-        };
-        thread::scope(|scope| {
-            let others = (1..self.connections.min(locals.len()))
-                .map(|number| thread::Builder::new().name(format!("upload-{number}")).spawn_scoped(scope, work))
-                .collect::<std::io::Result<Vec<_>>>();
-            if let Err(error) = &others {
-                tracing::warn!(%error, "fewer uploads at once than asked for: no thread could be started");
-            }
-            work();
-        });
+        let cost = |local: &Local| u64::from(local.used_bytes);
+        progress.start("uploading containers", locals.iter().map(cost).sum());
+        let unreadable = AtomicUsize::new(0);
+        let all = for_each(&locals, self.connections, progress, cost, |local| self.upload(local, hold, &unreadable));
         progress.finish();
-        match outcome.into_inner() {
-            (_, Some(error)) => Err(error),
-            (uploaded, None) => Ok(uploaded),
-        }
+        let mut uploaded = Uploaded::default();
+        all?.into_iter().for_each(|one| uploaded.add(one));
+        Ok(uploaded)
     }
 
-    fn upload(&self, local: &Local, hold: Hold) -> Result<Uploaded> {
-        let bytes = match self.root.read(local) {
+    fn upload(&self, local: &Local, hold: Hold, unreadable: &AtomicUsize) -> Result<Uploaded> {
+        let Read { bytes, error } = match self.root.read(local) {
             // Only a container that is still there has to be readable.
             Err(ReplicaError::Pool(_)) if hold == Hold::None => return Ok(Uploaded::default()),
-            bytes => bytes?,
+            read => read?,
         };
-        let is_sound = self.root.is_sound(local, &bytes);
+        let is_sound = error.is_none() && self.root.is_sound(local, &bytes);
         if !is_sound && hold == Hold::None {
             return Ok(Uploaded::default());
+        }
+        if let Some(error) = error
+            && unreadable.fetch_add(1, Ordering::Relaxed) >= UNREADABLE_MAX
+        {
+            // A disk that is gone must not become a replica of zeros.
+            return Err(error.into());
         }
         if !is_sound {
             tracing::error!(container = %local.id, "a container is damaged in the pool, and so is its copy: `dedupfs scrub` tells more");
@@ -111,28 +96,32 @@ impl Uploads<'_> {
             stored: vec![stored],
             objects: u64::from(!is_there),
             bytes: if is_there { 0 } else { bytes.len() as u64 },
-            damaged: u64::from(!is_sound),
+            unsound: (!is_sound).then_some(local.id).into_iter().collect(),
         })
     }
 
-    /// Takes objects out of `stored` that the store does not have.
-    pub(crate) fn find_gone(&self, stored: &mut StoredById, progress: &dyn Progress) -> Result<()> {
+    /// Takes objects out of `stored` that the store does not have; returns them.
+    pub(crate) fn take_gone(&self, stored: &mut StoredById, progress: &dyn Progress) -> Result<Vec<Stored>> {
         progress.start("asking the store for all objects", stored.len() as u64);
-        let mut gone = BTreeSet::new();
-        for row in stored.values() {
-            if progress.is_cancelled() {
-                return Err(ReplicaError::Ended);
-            }
-            let head = self.replica.objects.head(&row.key()?)?;
-            if head.is_none_or(|head| head.len_bytes != u64::from(row.used_bytes)) {
-                tracing::warn!(container = %row.id, "the replica has lost an object: it is uploaded again");
-                gone.insert(row.id);
-            }
-            progress.advance(1);
-        }
-        stored.retain(|id, _| !gone.contains(id));
+        let rows: Vec<Stored> = stored.values().copied().collect();
+        let gone = for_each(
+            &rows,
+            self.connections,
+            progress,
+            |_| 1,
+            |row| {
+                let head = self.replica.objects.head(&row.key()?)?;
+                let is_there = head.is_some_and(|head| head.len_bytes == u64::from(row.used_bytes));
+                Ok((!is_there).then_some(*row))
+            },
+        );
         progress.finish();
-        Ok(())
+        let gone: Vec<Stored> = gone?.into_iter().flatten().collect();
+        for row in &gone {
+            tracing::warn!(container = %row.id, "the replica has lost an object: it is uploaded again");
+            stored.remove(&row.id);
+        }
+        Ok(gone)
     }
 
     fn name(&self, local: &Local, reign: u64, bytes: &[u8]) -> Stored {
@@ -146,8 +135,8 @@ impl Uploads<'_> {
             return Ok(false);
         }
         match self.root.read(local) {
-            Ok(bytes) => Ok(self.name(local, stored.reign, &bytes) == *stored),
-            Err(ReplicaError::Pool(dedupfs::EngineError::Store(StoreError::Io { .. }))) => Ok(false),
+            Ok(read) => Ok(self.name(local, stored.reign, &read.bytes) == *stored),
+            Err(ReplicaError::Pool(EngineError::Store(StoreError::Io { .. }))) => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -158,6 +147,6 @@ impl Uploaded {
         self.stored.extend(other.stored);
         self.objects += other.objects;
         self.bytes += other.bytes;
-        self.damaged += other.damaged;
+        self.unsound.extend(other.unsound);
     }
 }

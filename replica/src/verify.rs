@@ -77,16 +77,11 @@ pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Pr
             return Err(ReplicaError::Ended);
         }
         let key = row.key()?;
-        let found = match replica.read(&key) {
-            Ok(Some(bytes)) => {
-                (report.read, report.read_bytes) = (report.read + 1, report.read_bytes + bytes.len() as u64);
-                let hash = ContentHash::of(&replica.name_key, row.reign, &bytes);
-                (hash != row.hash).then_some((true, "has other content than it is named after".to_owned()))
-            }
-            Ok(None) => Some((false, "is gone".to_owned())),
-            Err(ReplicaError::Object(error @ ObjectError::Damaged { .. })) => Some((true, error.to_string())),
-            Err(error) => return Err(error),
-        };
+        let mut found = judge(replica, row, &mut report)?;
+        if found.is_some() {
+            // The way back may have damaged it.
+            found = judge(replica, row, &mut report)?;
+        }
         if let Some((is_there, found)) = found {
             report.bad += 1;
             if report.findings.len() < TOLD_MAX {
@@ -101,4 +96,18 @@ pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Pr
     }
     progress.finish();
     Ok(report)
+}
+
+/// Reads an object; returns whether it is there and how it is bad, if it is.
+fn judge(replica: &Replica, row: &Stored, report: &mut VerifyReport) -> Result<Option<(bool, String)>> {
+    match replica.read(&row.key()?) {
+        Ok(Some(bytes)) => {
+            (report.read, report.read_bytes) = (report.read + 1, report.read_bytes + bytes.len() as u64);
+            let hash = ContentHash::of(&replica.name_key, row.reign, &bytes);
+            Ok((hash != row.hash).then(|| (true, "has other content than it is named after".to_owned())))
+        }
+        Ok(None) => Ok(Some((false, "is gone".to_owned()))),
+        Err(ReplicaError::Object(error @ ObjectError::Damaged { .. })) => Ok(Some((true, error.to_string()))),
+        Err(error) => Err(error),
+    }
 }

@@ -154,7 +154,7 @@ fn random_history(seed: u64) -> u64 {
                     crate::restore_data_root(
                         &replica,
                         &dedupfs_store::device::MemoryDevice::new(),
-                        1,
+                        super::site::STRICT,
                         &dedupfs::NoProgress,
                     )
                 });

@@ -20,7 +20,7 @@ fn an_interrupted_recovery_goes_on() {
         site.faulty.add(FaultPlan::new(Fault::Lost, position).on(&[Request::Read]));
         let before = site.faulty.injected();
         let replica = site.faulty_replica().expect("opens");
-        let first = restore_data_root(&replica, &data, 1, &NoProgress);
+        let first = restore_data_root(&replica, &data, super::site::STRICT, &NoProgress);
         let is_over = site.faulty.injected() == before;
         site.faulty.heal();
         if is_over {
@@ -30,7 +30,7 @@ fn an_interrupted_recovery_goes_on() {
         }
         first.expect_err("a request was lost");
         assert!(!data.exists("dedupfs.data").expect("tells"), "it is no data root yet");
-        let restored = restore_data_root(&replica, &data, 1, &NoProgress).expect("goes on");
+        let restored = restore_data_root(&replica, &data, super::site::STRICT, &NoProgress).expect("goes on");
         assert!(position < 10 || restored.there > 0, "{restored:?}");
         let meta = MemoryDevice::new();
         finish(&meta, &data);
@@ -48,13 +48,14 @@ fn damage_on_the_way_is_noticed() {
         site.faulty.add(FaultPlan::new(fault, 0).on(&[Request::Read]).key_contains("c/"));
         let data = MemoryDevice::new();
         let replica = site.faulty_replica().expect("opens");
-        let restored = restore_data_root(&replica, &data, 1, &NoProgress).expect("goes on");
+        let restored = restore_data_root(&replica, &data, super::site::ANYHOW, &NoProgress).expect("goes on");
         assert_eq!(restored.missing, 1, "{fault:?}");
         site.faulty.heal();
     }
     site.faulty.add(FaultPlan::new(Fault::Damaged, 0).on(&[Request::Read]).key_contains("log/"));
     let replica = site.faulty_replica().expect("opens");
-    restore_data_root(&replica, &MemoryDevice::new(), 1, &NoProgress).expect_err("a commit is damaged");
+    restore_data_root(&replica, &MemoryDevice::new(), super::site::STRICT, &NoProgress)
+        .expect_err("a commit is damaged");
 }
 
 #[test]
@@ -65,14 +66,17 @@ fn objects_that_were_removed_by_hand_are_told_one_by_one() {
     let keys = site.store.keys();
     let key = keys.iter().find(|key| key.as_str().starts_with("c/")).expect("has a container");
     site.store.remove_by_hand(key);
-    let restored =
-        restore_data_root(&site.replica().expect("opens"), &MemoryDevice::new(), 4, &NoProgress).expect("goes on");
+    let (replica, data) = (site.replica().expect("opens"), MemoryDevice::new());
+    restore_data_root(&replica, &data, super::site::STRICT, &NoProgress).expect_err("an object is gone");
+    assert!(!data.exists("dedupfs.data").expect("tells"), "it can be gone on with");
+    let restored = restore_data_root(&replica, &data, super::site::ANYHOW, &NoProgress).expect("goes on");
     assert_eq!((restored.missing, restored.findings.len()), (1, 1));
     assert!(restored.findings[0].contains(key.as_str()), "{restored:?}");
     let commit = keys.iter().find(|key| key.as_str().starts_with("log/")).expect("has a commit");
     site.store.remove_by_hand(commit);
-    let error = restore_data_root(&site.replica().expect("opens"), &MemoryDevice::new(), 1, &NoProgress)
-        .expect_err("no commit");
+    let error =
+        restore_data_root(&site.replica().expect("opens"), &MemoryDevice::new(), super::site::STRICT, &NoProgress)
+            .expect_err("no commit");
     assert!(error.to_string().contains("no commit"), "{error}");
 }
 
@@ -83,7 +87,8 @@ fn a_directory_with_something_else_is_refused() {
     site.replicate().expect("replicates");
     let data = MemoryDevice::new();
     data.replace_file("", "holiday.jpg", b"picture").expect("writes");
-    let error = restore_data_root(&site.replica().expect("opens"), &data, 1, &NoProgress).expect_err("is refused");
+    let error = restore_data_root(&site.replica().expect("opens"), &data, super::site::STRICT, &NoProgress)
+        .expect_err("is refused");
     assert!(matches!(error, ReplicaError::Usage(_)) && error.to_string().contains("holiday.jpg"), "{error}");
 }
 
@@ -108,6 +113,7 @@ fn a_commit_of_another_history_is_refused() {
         .objects
         .create(&key, &[&commit.encode(&site.pool_id())], dedupfs_store::objects::Class::Metadata)
         .expect("creates");
-    let error = restore_data_root(&replica, &MemoryDevice::new(), 1, &NoProgress).expect_err("the chain is broken");
+    let error = restore_data_root(&replica, &MemoryDevice::new(), super::site::STRICT, &NoProgress)
+        .expect_err("the chain is broken");
     assert!(error.to_string().contains("successor"), "{error}");
 }

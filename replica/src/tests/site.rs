@@ -18,13 +18,16 @@ use dedupfs_store::superblock::{PoolProperties, Role, Superblock};
 use dedupfs_sync::Mutex;
 
 use crate::{
-    Held, PoolSource, Reclaimed, Replica, ReplicateOptions, ReplicateReport, Result, Secret, Source, reclaim,
-    replicate, restore_data_root,
+    Held, PoolSource, Reclaimed, Replica, ReplicateOptions, ReplicateReport, RestoreOptions, Result, Secret, Source,
+    reclaim, replicate, restore_data_root,
 };
 
 const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 /// The time in the store when a test begins.
 pub(super) const NOW_SECS: u64 = 1_000_000;
+
+pub(super) const STRICT: RestoreOptions = RestoreOptions { connections: 1, accepts_less: false };
+pub(super) const ANYHOW: RestoreOptions = RestoreOptions { connections: 4, accepts_less: true };
 
 /// Contents by name.
 pub(super) type Picture = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -200,7 +203,8 @@ impl Site {
     /// Recovers a pool from the store; returns its roots.
     pub(super) fn recover(&self) -> (MemoryDevice, MemoryDevice) {
         let (meta, data) = (MemoryDevice::new(), MemoryDevice::new());
-        let restored = restore_data_root(&self.replica().expect("opens"), &data, 1, &NoProgress).expect("restores");
+        let restored =
+            restore_data_root(&self.replica().expect("opens"), &data, STRICT, &NoProgress).expect("restores");
         assert_eq!((restored.missing, restored.findings), (0, Vec::new()));
         finish(&meta, &data);
         (meta, data)
@@ -225,11 +229,20 @@ impl Site {
         }
     }
 
-    /// Overwrites a few bytes of a data container.
-    pub(super) fn damage_a_container(&self) {
+    /// Overwrites a few bytes of a data container; returns those that were there.
+    pub(super) fn damage_a_container(&self) -> Vec<u8> {
         self.pool().sync().expect("syncs");
         let file = self.data.open("containers/000001.slots", OpenMode::Write).expect("opens");
+        let mut before = vec![0; 8];
+        file.read_exact_at(&mut before, 2000).expect("reads");
         file.write_at(&[0xee; 8], 2000).expect("writes");
+        before
+    }
+
+    /// Puts the bytes back that [`damage_a_container`](Self::damage_a_container) returned.
+    pub(super) fn mend(&self, bytes: &[u8]) {
+        let file = self.data.open("containers/000001.slots", OpenMode::Write).expect("opens");
+        file.write_at(bytes, 2000).expect("writes");
     }
 }
 

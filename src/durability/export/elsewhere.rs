@@ -1,13 +1,15 @@
-//! The needs of copies of an export on other machines: its end, its containers, and the files that make it count.
+//! The needs of copies of an export on other machines: its end, its files, its containers, and the files that make it count.
 //!
 //! Base and log are copied byte by byte, so there is no second format of an inode.
 
 #![cfg_attr(not(test), deny(clippy::unwrap_used, clippy::expect_used, clippy::indexing_slicing, clippy::panic))]
 
+use std::sync::Arc;
+
 use dedupfs_base::Result;
 use dedupfs_namespace::{ExportTable, Lineage};
 use dedupfs_store::container::SlotAddress;
-use dedupfs_store::device::{Device, OpenMode};
+use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::{ContainerId, ContainerKind, ContainerRecord, PoolId, StoreError};
 use serde::{Deserialize, Serialize};
 
@@ -49,6 +51,13 @@ impl ExportPosition {
     pub fn log_path(&self) -> String {
         files::log_path(self.generation)
     }
+
+    /// Whether a later position is of the same export, as far as numbers tell: after an export was given up, a number is used again.
+    #[must_use]
+    pub fn is_continued_by(&self, later: &Self) -> bool {
+        let of = |position: &Self| (position.lineage, position.generation, position.base_bytes, position.base_row);
+        of(self) == of(later) && self.log_bytes <= later.log_bytes
+    }
 }
 
 impl HeldExport<'_> {
@@ -70,51 +79,111 @@ impl HeldExport<'_> {
     }
 }
 
-/// Visits the records of containers in an export: from its beginning, or of its log from `log_from` on. A container without a record
-/// was removed. A container may come several times; the last one counts.
-///
-/// # Errors
-/// Those of `visit`; the export is damaged or shorter than the position; I/O errors.
-pub fn visit_containers(
-    data: &dyn Device,
-    pool: &PoolId,
-    position: &ExportPosition,
-    log_from: Option<u64>,
-    visit: &mut dyn FnMut(ContainerId, Option<ContainerRecord>) -> Result<()>,
-) -> Result<()> {
-    if log_from.is_none() {
-        visit_file(data, pool, position, (&position.base_path(), 0, position.base_bytes), visit)?;
-    }
-    visit_file(data, pool, position, (&position.log_path(), log_from.unwrap_or(0), position.log_bytes), visit)
+/// The open files of an export. They stay readable when another base takes its place.
+#[derive(Debug)]
+pub struct ExportFiles {
+    position: ExportPosition,
+    base: Arc<dyn DeviceFile>,
+    log: Option<Arc<dyn DeviceFile>>,
 }
 
-/// Visits the records in one range of a file, which begins and ends with groups.
-fn visit_file(
-    data: &dyn Device,
-    pool: &PoolId,
-    position: &ExportPosition,
-    (path, from, end): (&str, u64, u64),
-    visit: &mut dyn FnMut(ContainerId, Option<ContainerRecord>) -> Result<()>,
-) -> Result<()> {
-    if from == end {
-        return Ok(());
+impl ExportFiles {
+    /// Opens the files of an export on a data root, as far as a position says.
+    ///
+    /// # Errors
+    /// `NotFound` if another base took its place; I/O errors.
+    pub fn open(data: &dyn Device, position: &ExportPosition) -> Result<Self> {
+        let log = match data.open(&position.log_path(), OpenMode::Read) {
+            Err(StoreError::NotFound { .. }) if position.log_bytes == 0 => None,
+            log => Some(log?),
+        };
+        Ok(Self { position: *position, base: data.open(&position.base_path(), OpenMode::Read)?, log })
     }
-    let file = data.open(path, OpenMode::Read)?;
-    let mut at = from;
-    while at < end {
-        let mut frames = GroupFrames::new(at);
-        while let Some(frame) = frames.next(&*file, path, pool, position.generation)? {
-            let raw = frame.unpack(path)?;
-            for item in frame.items(path, &raw)? {
-                if item.table == ExportTable::Containers {
-                    let (id, record) = item.container()?;
-                    visit(id, record)?;
+
+    /// Where the export ends.
+    #[must_use]
+    pub fn position(&self) -> &ExportPosition {
+        &self.position
+    }
+
+    /// Reads bytes of the base.
+    ///
+    /// # Errors
+    /// There are fewer; I/O errors.
+    pub fn read_base(&self, offset: u64, len_bytes: usize) -> Result<Vec<u8>> {
+        read(Some(&self.base), offset, len_bytes)
+    }
+
+    /// Reads bytes of the log.
+    ///
+    /// # Errors
+    /// There are fewer; I/O errors.
+    pub fn read_log(&self, offset: u64, len_bytes: usize) -> Result<Vec<u8>> {
+        read(self.log.as_ref(), offset, len_bytes)
+    }
+
+    /// Visits the records of containers: from the beginning, or of the log from `log_from` on. A container without a record
+    /// was removed. A container may come several times; the last one counts.
+    ///
+    /// # Errors
+    /// Those of `visit`; the export is damaged or shorter than its position; I/O errors.
+    pub fn visit_containers(
+        &self,
+        pool: &PoolId,
+        log_from: Option<u64>,
+        visit: &mut dyn FnMut(ContainerId, Option<ContainerRecord>) -> Result<()>,
+    ) -> Result<()> {
+        let ExportPosition { base_bytes, log_bytes, .. } = self.position;
+        if log_from.is_none() {
+            self.visit_file(pool, &self.base, (&self.position.base_path(), 0, base_bytes), visit)?;
+        }
+        match &self.log {
+            Some(log) => {
+                let range = (self.position.log_path(), log_from.unwrap_or(0));
+                self.visit_file(pool, log, (&range.0, range.1, log_bytes), visit)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Visits the records in one range of a file, which begins and ends with groups.
+    fn visit_file(
+        &self,
+        pool: &PoolId,
+        file: &Arc<dyn DeviceFile>,
+        (path, from, end): (&str, u64, u64),
+        visit: &mut dyn FnMut(ContainerId, Option<ContainerRecord>) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = from;
+        while at < end {
+            let mut frames = GroupFrames::new(at);
+            while let Some(frame) = frames.next(&**file, path, pool, self.position.generation)? {
+                let raw = frame.unpack(path)?;
+                for item in frame.items(path, &raw)? {
+                    if item.table == ExportTable::Containers {
+                        let (id, record) = item.container()?;
+                        visit(id, record)?;
+                    }
                 }
             }
+            at = frames.end_bytes();
         }
-        at = frames.end_bytes();
+        if at == end {
+            Ok(())
+        } else {
+            Err(StoreError::corrupt(path, format!("a group that ends at {end}"), at).into())
+        }
     }
-    if at == end { Ok(()) } else { Err(StoreError::corrupt(path, format!("a group that ends at {end}"), at).into()) }
+}
+
+fn read(file: Option<&Arc<dyn DeviceFile>>, offset: u64, len_bytes: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len_bytes];
+    if let Some(file) = file {
+        file.read_exact_at(&mut bytes, offset)?;
+    } else if len_bytes > 0 {
+        return Err(StoreError::corrupt("log of the export", format!("{len_bytes} bytes"), "no file").into());
+    }
+    Ok(bytes)
 }
 
 /// Path of the slot file on the data root that has a container, or the copy of one of recipes.

@@ -64,7 +64,7 @@ use crate::config::{
     EXPORT_AT_ONCE_BYTES_MAX, EXPORT_FAILURES_MAX, EXPORT_INTERVAL, EXPORT_LOG_BYTES_MIN, EXPORT_SMALL_BYTES,
 };
 
-pub use elsewhere::{DATA_ROOT_DIRECTORIES, ExportPosition, make_count, slot_path, visit_containers};
+pub use elsewhere::{DATA_ROOT_DIRECTORIES, ExportFiles, ExportPosition, make_count, slot_path};
 pub(crate) use files::{check_owner, check_pool};
 pub(crate) use held::HeldExport;
 pub(crate) use kept::{Kept, keep, kept};
@@ -330,7 +330,10 @@ impl Exporter {
             removed => removed?,
         }
         self.remove_files(work, None);
+        // Somebody reads the copies of a held export: the next one trims them.
+        let is_held = self.state.lock().held.is_some();
         if !work.is_to_set_aside
+            && !is_held
             && let Err(error) = work.mirror.trim(std::iter::empty())
         {
             tracing::warn!(%error, "copies of recipes keep their space though no export counts");

@@ -186,7 +186,9 @@ impl Device for FileDevice {
                 Err(error) => return Err(fail(error)),
             };
             let is_directory = metadata.is_dir();
-            entries.push(Entry { name, len_bytes: if is_directory { 0 } else { metadata.len() }, is_directory });
+            let len_bytes = if is_directory { 0 } else { metadata.len() };
+            let modified_secs = u64::try_from(metadata.mtime()).ok();
+            entries.push(Entry { name, len_bytes, is_directory, modified_secs });
         }
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(entries)

@@ -280,10 +280,10 @@ impl Device for MemoryDevice {
         let mut tree = self.shared.tree.lock();
         let directory = tree.directory("list", path)?;
         let entry = |(name, item): (&String, &Item)| match item {
-            Item::Directory => Entry { name: name.clone(), len_bytes: 0, is_directory: true },
+            Item::Directory => Entry { name: name.clone(), len_bytes: 0, is_directory: true, modified_secs: None },
             Item::File(file) => {
                 let len_bytes = file.state.read().content.volatile().len_bytes();
-                Entry { name: name.clone(), len_bytes, is_directory: false }
+                Entry { name: name.clone(), len_bytes, is_directory: false, modified_secs: None }
             }
         };
         Ok(directory.volatile.iter().map(entry).collect())

@@ -66,6 +66,8 @@ pub struct Entry {
     pub len_bytes: u64,
     /// Whether it is a directory.
     pub is_directory: bool,
+    /// When its bytes were changed last, in seconds since 1970; `None` where the device does not tell.
+    pub modified_secs: Option<u64>,
 }
 
 /// Space of the device, as `statfs` reports it.

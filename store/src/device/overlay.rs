@@ -224,11 +224,11 @@ impl Device for OverlayDevice {
             match said {
                 Name::Gone => drop(entries.remove(&name)),
                 Name::Directory => {
-                    entries.insert(name.clone(), Entry { name, len_bytes: 0, is_directory: true });
+                    entries.insert(name.clone(), Entry { name, len_bytes: 0, is_directory: true, modified_secs: None });
                 }
                 Name::File(file) => {
                     let len_bytes = file.content.read().len_bytes;
-                    entries.insert(name.clone(), Entry { name, len_bytes, is_directory: false });
+                    entries.insert(name.clone(), Entry { name, len_bytes, is_directory: false, modified_secs: None });
                 }
             }
         }

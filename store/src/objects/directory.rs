@@ -12,7 +12,7 @@ use dedupfs_sync::{Mutex, clock, entropy};
 
 use super::{Class, Created, Head, Key, ObjectError, Objects, Removed, Result, check_len, within};
 use crate::StoreError;
-use crate::device::{Device, DeviceFile, OpenMode};
+use crate::device::{Device, DeviceFile, Entry, OpenMode};
 
 /// Between the name of an object and the rest, in the name of its unfinished file. Keys have no point.
 const UNFINISHED: &str = ".new-";
@@ -143,22 +143,20 @@ impl DirectoryObjects {
         };
         let path = |name: &str| if directory.is_empty() { name.to_owned() } else { format!("{directory}/{name}") };
         // A directory sorts by the keys in it, which go on with a slash.
-        let mut entries: Vec<(String, u64, bool)> = entries
+        let mut entries: Vec<(String, Entry)> = entries
             .into_iter()
-            .map(|entry| {
-                (path(&entry.name) + if entry.is_directory { "/" } else { "" }, entry.len_bytes, entry.is_directory)
-            })
+            .map(|entry| (path(&entry.name) + if entry.is_directory { "/" } else { "" }, entry))
             .collect();
-        entries.sort_unstable();
-        for (path, len_bytes, is_directory) in entries {
-            if is_directory {
+        entries.sort_unstable_by(|(left, _), (right, _)| left.cmp(right));
+        for (path, entry) in entries {
+            if entry.is_directory {
                 // Others' directories may not be readable, such as lost+found.
                 if Key::new(path.trim_end_matches('/')).is_ok() && listing.may_have(&path) {
                     self.visit(path.trim_end_matches('/'), listing)?;
                 }
             } else if let Ok(key) = Key::new(path.as_str()) {
                 if listing.has(&key) {
-                    (listing.visit)(key, Head { len_bytes, written_secs: None })?;
+                    (listing.visit)(key, Head { len_bytes: entry.len_bytes, written_secs: entry.modified_secs })?;
                 }
             } else if is_abandoned(&path) {
                 // Best effort: the next listing tries again.

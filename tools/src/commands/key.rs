@@ -1,6 +1,7 @@
 //! `dedupfs key`.
 
-use std::path::{Path, PathBuf};
+use std::io::Write as _;
+use std::path::Path;
 
 use dedupfs_replica::KeyFile;
 
@@ -50,21 +51,20 @@ fn new(args: &KeyFileArgs) -> Result<Vec<u8>, Failure> {
     new_passphrase(args.new_passphrase_file.as_deref())
 }
 
-/// Changes a key file: a new file takes its place, so that one of the two is always whole.
+/// Changes a key file: a new file takes its place, so that one of the two is always whole. A symbolic link stays one.
 fn change(path: &Path, change: impl FnOnce(&mut KeyFile) -> Result<(), Failure>) -> Result<(), Failure> {
+    let failed = |error: &dyn std::fmt::Display| Failure::failed(format!("cannot replace {}: {error}", path.display()));
     let mut file = read_key(path)?;
+    let before = file.clone();
     change(&mut file)?;
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let failed = |error| Failure::failed(format!("cannot replace {}: {error}", path.display()));
-    // One that an interrupted command left.
-    match std::fs::remove_file(&beside) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
+    let place = path.canonicalize().map_err(|error| failed(&error))?;
+    let directory = place.parent().unwrap_or(Path::new("/"));
+    let mut beside = tempfile::NamedTempFile::new_in(directory).map_err(|error| failed(&error))?;
+    let text = file.to_text().map_err(|error| of_key(path, error))?;
+    beside.write_all(text.as_bytes()).and_then(|()| beside.as_file().sync_all()).map_err(|error| failed(&error))?;
+    if read_key(path)? != before {
+        return Err(failed(&"it was changed meanwhile; try again"));
     }
-    write_key(&beside, &file)?;
-    std::fs::rename(&beside, path).map_err(failed)?;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)
+    beside.persist(&place).map_err(|error| failed(&error))?;
+    std::fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(|error| failed(&error))
 }

@@ -1,6 +1,7 @@
 //! The target of the control socket: the pool, its session, and their end.
 
 use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixStream;
@@ -216,6 +217,8 @@ impl Daemon {
                 _ => {}
             }
         }
+        // The tool must not believe in the hold any more when slots are freed.
+        let _gone = stream.shutdown(Shutdown::Both);
         drop(hold);
         Ok(())
     }

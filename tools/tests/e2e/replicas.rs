@@ -217,8 +217,12 @@ fn mistakes_are_told_with_advice() {
     fs::remove_file(content.lines().next().unwrap()).unwrap();
     tool(&["replica", "verify"]).arg(&other).run().expect(6, &["is gone", "--complete"]);
     let third = copied.site.base.join("third");
-    tool(&["recover"]).arg(&third).arg("--from").arg(&other).run().expect(6, &["MISSING", "--force"]);
+    tool(&["recover"]).arg(&third).arg("--from").arg(&other).run().expect(6, &["is gone", "--force"]);
+    let forced = tool(&["recover", "--force", "--yes"]).arg(copied.site.base.join("fourth"));
+    forced.arg("--from").arg(&other).run().expect(0, &["MISSING"]);
     tool(&["replicate", "--complete"]).args([&copied.site.mnt, &other]).ok();
+    // What was fetched before is kept.
+    tool(&["recover"]).arg(&third).arg("--from").arg(&other).run().expect(0, &["were there already"]);
     tool(&["replica", "verify"]).arg(&other).ok();
 }
 
@@ -247,7 +251,9 @@ fn key_files_are_made_and_changed() {
     named("add", "safe", &two, &two).expect(2, &["opens no wrapping"]);
     named("add", "safe", &one, &two).expect(0, &[]);
     with(&["list"], &one, &one).expect(0, &["first", "safe"]);
+    let neighbour = line("key.new", "the key of something else");
     with(&["rotate"], &one, &three).expect(0, &["first"]);
+    assert_eq!(fs::read_to_string(&neighbour).unwrap(), "the key of something else\n");
     named("remove", "safe", &one, &one).expect(2, &["opens no wrapping"]);
     named("remove", "safe", &three, &one).expect(0, &[]);
     named("remove", "first", &three, &one).expect(2, &["last wrapping"]);

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dedupfs::recover::{RecoverReport, recover};
 use dedupfs::{OpenOptions, Progress as _};
-use dedupfs_replica::{Restored, restore_data_root};
+use dedupfs_replica::{ReplicaError, RestoreOptions, Restored, restore_data_root};
 use dedupfs_store::device::{FileDevice, PoolLock};
 use serde::Serialize;
 
@@ -36,9 +36,17 @@ pub(super) fn run(args: &RecoverArgs, from: &str) -> Result<u8, Failure> {
     access::raise_descriptor_limit();
     let device = FileDevice::create(&data)?;
     let lock = PoolLock::acquire(&data, "dedupfs recover")?;
-    let restored = restore_data_root(&replica, &device, CONNECTIONS, &progress).map_err(|error| {
-        let advice = format!("cannot bring {} back from the replica", data.display());
-        Failure::from(error).while_trying(&advice)
+    let restoring = RestoreOptions { connections: CONNECTIONS, accepts_less: args.force };
+    let restored = restore_data_root(&replica, &device, restoring, &progress).map_err(|error| {
+        let is_less = matches!(error, ReplicaError::Damaged { .. });
+        let failure =
+            Failure::from(error).while_trying(&format!("cannot bring {} back from the replica", data.display()));
+        match is_less {
+            true => failure.and(
+                ". The same command fetches the rest if the objects come back; with --force it goes on without them",
+            ),
+            false => failure,
+        }
     })?;
     drop(lock);
     tell(&restored);
@@ -48,7 +56,13 @@ pub(super) fn run(args: &RecoverArgs, from: &str) -> Result<u8, Failure> {
     bars.finish();
     let recovered = outcome.map_err(|error| {
         let failure = Failure::from(error).usage_as(FailureKind::NotAPool);
-        failure.while_trying(&format!("the content is back in {}, but its names are not", data.display()))
+        let failure =
+            failure.while_trying(&format!("the content is back in {}, but its names are not", data.display()));
+        failure.and(&format!(
+            ". `dedupfs recover {}` with `--data {}`, and without --from, goes on from there",
+            pool.display(),
+            data.display()
+        ))
     })?;
     let recovered = Recovered { recovered, replica: restored };
     exit::print_message(args.json, "recover", &recovered, |Recovered { recovered, .. }| {
@@ -66,9 +80,7 @@ fn tell(restored: &Restored) {
         eprintln!("dedupfs: MISSING: {finding}");
     }
     if *missing > 0 {
-        eprintln!(
-            "dedupfs: {missing} containers are missing: files that need them give errors; --force recovers the rest"
-        );
+        eprintln!("dedupfs: {missing} containers are missing: files that need them give errors");
     }
 }
 

@@ -33,7 +33,7 @@ impl Source for Mounted {
     }
 
     fn hold(&self) -> Result<Box<dyn Held + '_>> {
-        let failed = |error: &dyn std::fmt::Display| ReplicaError::Usage(format!("the pool cannot be held: {error}"));
+        let failed = |error: &dyn std::fmt::Display| ReplicaError::NotNow(error.to_string());
         let client = silence::connect(&self.pool).map_err(|failure| failed(&failure))?;
         let mut client = client.ok_or(ReplicaError::HoldLost)?;
         let (own, other) = UnixStream::pair().map_err(|error| failed(&error))?;

@@ -132,7 +132,10 @@ impl From<ReplicaError> for Failure {
             | ReplicaError::WrongKey { .. }
             | ReplicaError::OtherPool { .. }
             | ReplicaError::Usage(_) => FailureKind::Usage,
-            ReplicaError::Fenced { .. } | ReplicaError::NotOurs { .. } | ReplicaError::HoldLost => FailureKind::Failed,
+            ReplicaError::Fenced { .. }
+            | ReplicaError::NotOurs { .. }
+            | ReplicaError::HoldLost
+            | ReplicaError::NotNow(_) => FailureKind::Failed,
             ReplicaError::Damaged { .. } => FailureKind::Damaged,
             ReplicaError::Ended => FailureKind::Ended,
         };
