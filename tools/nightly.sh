@@ -19,6 +19,7 @@
 #   mutants      small changes of the code that the tests should notice: another share of them each night
 #   schedules    a million schedules of the code shared by threads
 #   fuzz         every decoder for five minutes
+#   replicas     1,000,000 faults of the store of a replica
 #   clients      all clients, and ten minutes of stress
 #   advisories   known defects of dependencies; fails if their database cannot be fetched
 #
@@ -33,7 +34,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
 . tools/prerequisites.sh
 
-all_parts=(kills power syscalls damage memory model crash faults flips posix versions world mutants schedules fuzz clients advisories)
+all_parts=(kills power syscalls damage memory model crash faults flips posix versions world mutants schedules fuzz replicas clients advisories)
 usage() {
     printf '%s: %s; see the head of the script\n' "${0##*/}" "$*" >&2
     exit 2
@@ -88,6 +89,9 @@ run_mutants() {
 }
 run_schedules() { DEDUPFS_SCHEDULES=$(amount 1000000 2000) cargo test --locked --release --test schedules; }
 run_fuzz() { tools/fuzz.sh "$(amount 300 2)"; }
+run_replicas() {
+    DEDUPFS_REPLICA_FAULTS=$(amount 1000000 500) cargo test --locked --release --package dedupfs-replica --lib -- --nocapture random_faults
+}
 run_clients() {
     local arguments=(--stress 600)
     [ ! $small ] || arguments=(--quick)

@@ -184,6 +184,7 @@ impl ControlClient {
     }
 
     /// Holds the export until the other end of `stream` is closed; the position comes through it. Returns when the hold is over.
+    #[cfg(feature = "remote")]
     pub(crate) fn hold_export(&mut self, stream: BorrowedFd<'_>) -> Result<(), Failure> {
         self.ask_with(&Request::HoldExport, &[stream], &NoProgress)
     }
