@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dedupfs::Progress;
-use dedupfs_store::objects::{Class, Key, Removed};
+use dedupfs_store::objects::{Class, Key, ObjectError, Removed};
 use dedupfs_sync::clock;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,7 @@ use crate::chain::{Head, Rows};
 use crate::commit::{COMMITS, CommitKind, NUMBER_MAX, commit_key, number_of};
 use crate::error::{ReplicaError, Result};
 use crate::place::Replica;
+use crate::stored::Stored;
 
 /// The beginning of the names of notes about reclaiming: `reclaimed/N` says that the objects are gone that commits up to N retired.
 const RECLAIMED: &str = "reclaimed/";
@@ -54,22 +55,17 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
     let Some(newest) = replica.newest()? else { return Ok(report) };
     let named = replica.stored_at(&newest)?;
     let before_secs = clock::since_epoch().saturating_sub(grace).as_secs();
-    let commits = commits(replica, &newest)?;
-    let newest_secs = commits.get(&newest.commit.number).map_or(0, |(written_secs, _)| *written_secs);
+    let commits = Commits::read(replica, &newest)?;
     let mut work = Reclaiming { replica, dry_run, retained: false, report: &mut report };
-    let is_due = |written_secs: u64| written_secs < before_secs;
     let marks = work.marks()?;
     let reclaimed_through = marks.last().copied().unwrap_or(0);
     let (mut done_through, mut goes_on) = (reclaimed_through, true);
-    progress.start("removing retired objects", commits.len() as u64);
-    for (number, (written_secs, head)) in commits.range(reclaimed_through + 1..) {
+    progress.start("removing retired objects", commits.by_number.len() as u64);
+    for (number, _) in commits.by_number.range(reclaimed_through + 1..).take_while(|(_, one)| one.secs < before_secs) {
         if progress.is_cancelled() {
             return Err(ReplicaError::Ended);
         }
-        if !is_due(*written_secs) {
-            break;
-        }
-        for row in replica.rows(&head.commit, Rows::Retired)? {
+        for row in retired_by(replica, *number)? {
             if named.get(&row.id) != Some(&row) {
                 work.report.retired += u64::from(work.remove(&row.key()?)?);
             }
@@ -83,58 +79,89 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
     progress.finish();
     work.mark(done_through, &marks)?;
     // Nobody reads commits below it.
-    let is_base = |(_, (written_secs, head)): &(&u64, &(u64, Head))| {
-        head.commit.kind == CommitKind::Base && is_due(*written_secs)
-    };
-    let kept_from = commits.range(..=newest.commit.base).filter(is_base).map(|(number, _)| *number).next_back();
+    let is_base = |(_, one): &(&u64, &One)| one.is_base && one.secs < before_secs;
+    let kept_from =
+        commits.by_number.range(..=newest.commit.base).filter(is_base).map(|(number, _)| *number).next_back();
     let kept_from = kept_from.unwrap_or(0).min(done_through + 1);
-    for (number, (_, head)) in commits.range(..kept_from) {
+    for (number, one) in commits.by_number.range(..kept_from) {
         // Its pieces go behind it: a commit whose pieces are gone could not be read by the next run.
         if !work.remove(&commit_key(*number)?)? {
             continue;
         }
         work.report.commits += 1;
-        for piece in head.commit.streams().iter().flat_map(|stream| stream.pieces()) {
-            work.remove(&piece.piece_key()?)?;
+        for piece in &one.pieces {
+            work.remove(piece)?;
         }
     }
     let mut needed: BTreeSet<Key> = named.values().map(|row| row.key()).collect::<Result<_>>()?;
-    for (_, (_, head)) in commits.range(kept_from..) {
-        let pieces = head.commit.streams().into_iter().flat_map(|stream| stream.pieces());
-        needed.extend(pieces.map(|piece| piece.piece_key()).collect::<Result<Vec<_>>>()?);
-        needed.extend(
-            replica.rows(&head.commit, Rows::Retired)?.iter().map(|row| row.key()).collect::<Result<Vec<_>>>()?,
-        );
+    for (number, one) in commits.by_number.range(kept_from..) {
+        needed.extend(one.pieces.iter().cloned());
+        // The others of these are gone.
+        if *number > done_through {
+            needed.extend(retired_by(replica, *number)?.iter().map(|row| row.key()).collect::<Result<Vec<_>>>()?);
+        }
     }
-    work.unnamed(&needed, before_secs.min(newest_secs), progress)?;
+    work.unnamed(&needed, before_secs.min(commits.newest_secs), progress)?;
     Ok(report)
 }
 
-/// Reads all commits up to the newest, with the times at which the store wrote them.
-fn commits(replica: &Replica, newest: &Head) -> Result<BTreeMap<u64, (u64, Head)>> {
-    let mut times = BTreeMap::new();
-    replica.objects.list(COMMITS, None, &mut |key, head| {
-        let number = number_of(&key).filter(|number| *number <= newest.commit.number);
-        times.extend(number.map(|number| (number, head.written_secs)));
-        Ok(())
-    })?;
-    let mut commits = BTreeMap::new();
-    for (number, written_secs) in times {
-        match replica.commit(number) {
-            // A store that does not tell when it wrote an object: the writer has told.
-            Ok(Some(head)) => {
-                let written_secs = written_secs.unwrap_or(head.commit.written_secs);
-                commits.insert(number, (written_secs, head));
-            }
-            // A listing may show removed objects.
-            Ok(None) => {}
-            Err(error @ ReplicaError::Damaged { .. }) if number < newest.commit.base => {
-                tracing::warn!(%error, "an earlier commit is damaged: it stays, and its objects go as those that nothing names");
-            }
-            Err(error) => return Err(error),
+/// The objects that a commit retired; none if it is gone.
+fn retired_by(replica: &Replica, number: u64) -> Result<Vec<Stored>> {
+    replica.commit(number)?.map_or(Ok(Vec::new()), |head| replica.rows(&head.commit, Rows::Retired))
+}
+
+/// A commit, without its streams.
+struct One {
+    /// When it was written, in seconds since 1970: by the store's clock, else by the writer's.
+    secs: u64,
+    is_base: bool,
+    pieces: Vec<Key>,
+}
+
+/// All commits of a replica.
+struct Commits {
+    by_number: BTreeMap<u64, One>,
+    /// When the newest one was written, by the store's clock; 0 if the store does not tell.
+    newest_secs: u64,
+}
+
+impl Commits {
+    /// Reads all commits up to the newest. A listing may be late: it only tells times, and where to begin.
+    fn read(replica: &Replica, newest: &Head) -> Result<Self> {
+        let mut times = BTreeMap::new();
+        replica.objects.list(COMMITS, None, &mut |key, head| {
+            times.extend(number_of(&key).map(|number| (number, head.written_secs)));
+            Ok(())
+        })?;
+        let last = newest.commit.number;
+        let mut first = times.keys().next().copied().unwrap_or(last).min(newest.commit.base);
+        while first > 1 && replica.objects.head(&commit_key(first - 1)?)?.is_some() {
+            first -= 1;
         }
+        let mut by_number = BTreeMap::new();
+        for number in first..=last {
+            match replica.commit(number) {
+                Ok(Some(Head { commit, .. })) => {
+                    let secs = times.get(&number).copied().flatten().unwrap_or(commit.written_secs);
+                    let pieces = commit.streams().into_iter().flat_map(|stream| stream.pieces());
+                    let pieces = pieces.map(|piece| piece.piece_key()).collect::<Result<_>>()?;
+                    by_number.insert(number, One { secs, is_base: commit.kind == CommitKind::Base, pieces });
+                }
+                // It was removed, and the listing did not know.
+                Ok(None) if number < newest.commit.base => {}
+                Ok(None) => return Err(ReplicaError::damaged(format!("commit {number}"), "an object", "nothing")),
+                Err(error @ (ReplicaError::Damaged { .. } | ReplicaError::Object(ObjectError::Damaged { .. })))
+                    if number < newest.commit.base =>
+                {
+                    tracing::warn!(%error, "an earlier commit is damaged: it stays, and its objects go as those that nothing names");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // The writer's clock may be ahead, and would make objects of a run under way older than this commit.
+        let newest_secs = times.get(&last).copied().flatten().unwrap_or(0);
+        Ok(Self { by_number, newest_secs })
     }
-    Ok(commits)
 }
 
 struct Reclaiming<'a> {

@@ -147,6 +147,9 @@ fn random_history(seed: u64) -> u64 {
             is_replicated |= site.replicate().is_ok();
             site.store.set_now(super::site::NOW_SECS + 1000 * round + attempt);
             if below(3) == 0 {
+                // Listings may be late or cut, and nobody is told.
+                let fault = if below(2) == 0 { Fault::ListLate(1 + below(100)) } else { Fault::CutUnseen };
+                site.faulty.add(FaultPlan::new(fault, below(4)).on(&[Request::List]));
                 let _may_fail = site.reclaim_replica(0);
             }
             if below(4) == 0 {
