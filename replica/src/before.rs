@@ -15,7 +15,6 @@ use crate::parallel::for_each;
 use crate::replicate::Work;
 use crate::stored::Stored;
 use crate::stream::Stream;
-use crate::upload::Uploads;
 
 /// Bytes at the ends of base and log that tell an export from another one of the same number.
 const MARK_BYTES: u64 = 64 << 10;
@@ -50,7 +49,7 @@ pub(crate) fn mark_of(files: &ExportFiles, position: &ExportPosition) -> Result<
 }
 
 /// Whether an export has grown from the one that a commit had.
-pub(crate) fn is_continued(done: &Done, files: &ExportFiles) -> Result<bool> {
+pub(crate) fn has_grown_from(done: &Done, files: &ExportFiles) -> Result<bool> {
     Ok(done.number > 0
         && done.position.is_continued_by(files.position())
         && mark_of(files, &done.position)? == done.mark)
@@ -76,8 +75,7 @@ impl Work<'_> {
         // Answers to own requests may have been lost: then the next commits are there, and are this pool's.
         while is_doubtful && self.replica.objects.head(&commit_key(before.done.number + 1)?)?.is_some() {
             let number = before.done.number + 1;
-            let missing = || ReplicaError::damaged(format!("commit {number}"), "an object", "nothing");
-            let found = self.replica.commit(number)?.ok_or_else(missing)?;
+            let found = self.replica.commit_there(number)?;
             let commit = &found.commit;
             let is_of_run = last_run.is_some_and(|run| run.has_made(&commit.run));
             let is_ours = is_of_run && commit.previous == before.done.hash;
@@ -154,10 +152,9 @@ impl Work<'_> {
         let rows: Vec<Stored> = self.replica.stored_at(&newest)?.into_values().collect();
         let cost = |row: &Stored| u64::from(row.used_bytes);
         self.progress.start("comparing containers with the replica", rows.iter().map(cost).sum());
-        let uploads = Uploads { replica: self.replica, root: self.root, reign: 0, connections: 1, asks_first: false };
         let threads = self.options.connections;
         let compared = for_each(&rows, threads, self.progress, cost, |row| {
-            let is_same = |local: &Local| uploads.is_same(local, row);
+            let is_same = |local: &Local| self.root.has_content(local, row, &self.replica.name_key);
             Ok((*row, locals.by_id.get(&row.id).map_or(Ok(false), is_same)?))
         });
         self.progress.finish();

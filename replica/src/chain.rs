@@ -36,7 +36,8 @@ impl Replica {
         Ok(Some(Head { hash: hash_of(&bytes), bytes: streams + bytes.len() as u64, commit }))
     }
 
-    fn commit_there(&self, number: u64) -> Result<Head> {
+    /// Reads a commit that must exist.
+    pub(crate) fn commit_there(&self, number: u64) -> Result<Head> {
         let missing = || ReplicaError::damaged(format!("commit {number}"), "an object", "nothing");
         self.commit(number)?.ok_or_else(missing)
     }
@@ -54,12 +55,12 @@ impl Replica {
         if newest == 0 { Ok(None) } else { self.commit_there(newest).map(Some) }
     }
 
-    /// Visits the base and the deltas that make the state of a commit, in order. A fence before which nothing is has none.
+    /// Visits the base and the deltas that make the state of a commit, in order.
     pub(crate) fn walk(&self, newest: &Head, visit: &mut dyn FnMut(&Commit) -> Result<()>) -> Result<()> {
         let base = newest.commit.base;
         let mut before: Option<CommitHash> = None;
         let mut position: Option<ExportPosition> = None;
-        for number in (base..=newest.commit.number).filter(|_| base > 0) {
+        for number in base..=newest.commit.number {
             let read;
             let head = if number == newest.commit.number {
                 newest

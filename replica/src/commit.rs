@@ -182,6 +182,7 @@ impl Commit {
             _ => lengths[1] == log.unwrap_or(u64::MAX) && lengths[0] == if is_base { position.base_bytes } else { 0 },
         };
         let is_sound = self.number > 0
+            && self.base > 0
             && self.reign <= self.number
             && fits
             && has_streams

@@ -20,6 +20,8 @@ const NAME_BYTES_MAX: usize = 100;
 /// Longest key file in bytes.
 pub(crate) const FILE_BYTES_MAX: usize = 64 << 10;
 const SECRET_BYTES: usize = 32;
+/// Keeps wrapped secrets apart from other encrypted bytes.
+const PURPOSE: &[u8] = b"dedupfs key 1";
 
 /// An error of a key file, with advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -91,7 +93,8 @@ impl KeyFile {
         }
         let file: Self = serde_json::from_slice(text).map_err(|error| damaged(error.to_string()))?;
         if file.dedupfs_key != 1 {
-            return Err(damaged(format!("it has version {}: a newer dedupfs wrote it", file.dedupfs_key)));
+            let message = format!("the key file has version {}: use the newer dedupfs that wrote it", file.dedupfs_key);
+            return Err(KeyFileError::Usage(message));
         }
         if file.wrappings.is_empty() || file.wrappings.len() > WRAPPINGS_MAX {
             return Err(damaged(format!("it has {} wrappings", file.wrappings.len())));
@@ -148,10 +151,10 @@ impl KeyFile {
         self.wrap(name, added, &bytes)
     }
 
-    /// Removes a wrapping. The last one stays.
+    /// Removes a wrapping. The last one stays. It asks for no passphrase: see that the caller has one.
     ///
     /// # Errors
-    /// `Usage`
+    /// `Usage` if there is no such wrapping, or no other.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         let names = self.names().join(", ");
         if !self.names().contains(&name) {
@@ -165,41 +168,25 @@ impl KeyFile {
         Ok(())
     }
 
-    /// Puts a new passphrase in the place of the one that opens the file.
+    /// Puts a new passphrase in the place of the one that opens the file; returns the name of its wrapping.
     ///
     /// # Errors
-    /// `WrongPassphrase`, `Usage`.
+    /// `WrongPassphrase`; `Usage` if the new one is empty; `Damaged`; the system.
     pub fn rotate(&mut self, passphrase: &[u8], new: &[u8]) -> Result<String> {
         let (position, bytes) = self.open(passphrase)?;
         let name = self.wrappings.get(position).map(|wrapping| wrapping.name.clone()).unwrap_or_default();
-        self.wrap(&name, new, &bytes)?;
-        // The new one is the last.
-        self.wrappings.swap_remove(position);
+        let wrapping = wrapping(&name, new, &bytes)?;
+        self.wrappings.get_mut(position).into_iter().for_each(|place| place.clone_from(&wrapping));
         Ok(name)
     }
 
     fn wrap(&mut self, name: &str, passphrase: &[u8], secret: &[u8; SECRET_BYTES]) -> Result<()> {
-        if passphrase.is_empty() {
-            return Err(KeyFileError::Usage("the passphrase is empty".to_owned()));
-        }
-        if name.is_empty() || name.len() > NAME_BYTES_MAX || self.wrappings.len() >= WRAPPINGS_MAX {
+        if self.wrappings.len() >= WRAPPINGS_MAX {
             return Err(KeyFileError::Usage(format!(
-                "a wrapping has a name of 1 to {NAME_BYTES_MAX} bytes, and a key file at most {WRAPPINGS_MAX} of them"
+                "a key file has at most {WRAPPINGS_MAX} wrappings: remove one first"
             )));
         }
-        let salt: [u8; 16] = random()?;
-        let nonce: [u8; NONCE_LEN] = random()?;
-        let cipher = cipher(passphrase, &salt, MEMORY_KIB, PASSES)?;
-        let mut sealed = secret.to_vec();
-        let tag = cipher.seal_in_place_separate_tag(
-            Nonce::assume_unique_for_key(nonce),
-            Aad::from(b"dedupfs key 1"),
-            &mut sealed,
-        );
-        let tag = tag.map_err(|_| KeyFileError::System("it cannot be encrypted".to_owned()))?;
-        let wrapped = hex(&[nonce.as_slice(), &sealed, tag.as_ref()].concat());
-        let (name, salt) = (name.to_owned(), hex(&salt));
-        self.wrappings.push(Wrapping { name, memory_kib: MEMORY_KIB, passes: PASSES, salt, wrapped });
+        self.wrappings.push(wrapping(name, passphrase, secret)?);
         Ok(())
     }
 
@@ -221,7 +208,7 @@ impl KeyFile {
             };
             let Some((nonce, sealed)) = wrapped.split_first_chunk_mut::<NONCE_LEN>() else { continue };
             let nonce = Nonce::assume_unique_for_key(*nonce);
-            let Ok(opened) = cipher.open_in_place(nonce, Aad::from(b"dedupfs key 1"), sealed) else { continue };
+            let Ok(opened) = cipher.open_in_place(nonce, Aad::from(PURPOSE), sealed) else { continue };
             let Ok(secret) = <[u8; SECRET_BYTES]>::try_from(&*opened) else { continue };
             if id_of(&secret)? != self.key_id {
                 return Err(KeyFileError::Damaged { why: "its secret is another one than it says".to_owned() });
@@ -230,6 +217,24 @@ impl KeyFile {
         }
         Err(failure)
     }
+}
+
+/// Wraps a secret by a passphrase.
+fn wrapping(name: &str, passphrase: &[u8], secret: &[u8; SECRET_BYTES]) -> Result<Wrapping> {
+    if passphrase.is_empty() {
+        return Err(KeyFileError::Usage("the passphrase is empty".to_owned()));
+    }
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(KeyFileError::Usage(format!("a wrapping has a name of 1 to {NAME_BYTES_MAX} bytes")));
+    }
+    let salt: [u8; 16] = random()?;
+    let nonce: [u8; NONCE_LEN] = random()?;
+    let cipher = cipher(passphrase, &salt, MEMORY_KIB, PASSES)?;
+    let mut sealed = secret.to_vec();
+    let tag = cipher.seal_in_place_separate_tag(Nonce::assume_unique_for_key(nonce), Aad::from(PURPOSE), &mut sealed);
+    let tag = tag.map_err(|_| KeyFileError::System("it cannot be encrypted".to_owned()))?;
+    let wrapped = hex(&[nonce.as_slice(), &sealed, tag.as_ref()].concat());
+    Ok(Wrapping { name: name.to_owned(), memory_kib: MEMORY_KIB, passes: PASSES, salt: hex(&salt), wrapped })
 }
 
 fn id_of(secret: &[u8; SECRET_BYTES]) -> Result<String> {

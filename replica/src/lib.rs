@@ -13,7 +13,7 @@
 //! - Names of objects have a hash of their content: a name means one content. One writer can use or ignore objects that another left behind.
 //! - Only the creation of the next commit coordinates writers: the second one is *fenced*. Nothing is overwritten, and listing is a hint only.
 //! - A writer of another lineage (a recovered pool) continues a replica only if it is told to *take over*. It begins a new *reign*: objects
-//!   that it uploads have names of its own, so that nothing it names was ever retired.
+//!   that it uploads have names of its own, so that none has the name of a retired one.
 //!
 //! `docs/format.md` has the bytes, `docs/decisions/0067` the reasons.
 

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use dedupfs::EngineError;
 use dedupfs::export::{ExportFiles, ExportPosition, slot_path};
 use dedupfs_store::container::{SlotAddress, scan_table};
 use dedupfs_store::device::{Device, OpenMode};
 use dedupfs_store::frame::{Expect, FrameKind, decode_frame};
 use dedupfs_store::{ContainerId, ContainerKind, PoolId, StoreError};
 
-use crate::error::Result;
+use crate::error::{ReplicaError, Result};
+use crate::stored::Stored;
 
 /// Bytes that are given up together if the disk does not return them.
 const UNREADABLE_BYTES: usize = 64 << 10;
@@ -100,6 +102,18 @@ impl DataRoot<'_> {
             }
         }
         Ok(Read { bytes, error: first })
+    }
+
+    /// Whether a container has the content of an object. One that cannot be read has not.
+    pub(crate) fn has_content(&self, local: &Local, stored: &Stored, name_key: &[u8; 32]) -> Result<bool> {
+        if (local.kind, local.used_bytes) != (stored.kind, stored.used_bytes) {
+            return Ok(false);
+        }
+        match self.read(local) {
+            Ok(read) => Ok(stored.has_content(name_key, &read.bytes)),
+            Err(ReplicaError::Pool(EngineError::Store(StoreError::Io { .. }))) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether these bytes are a container's, and every frame in them is sound.

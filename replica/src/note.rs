@@ -67,8 +67,9 @@ pub(crate) struct Note {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Run {
     pub(crate) id: [u8; 16],
-    /// Those before it that did not end: a commit of theirs may come late. The newest first.
+    /// Those before it that did not succeed: a commit of theirs may come late. The newest first.
     pub(crate) before: Vec<[u8; 16]>,
+    /// It succeeded: none of its requests can still come.
     pub(crate) is_ended: bool,
     pub(crate) begun_secs: u64,
     /// Why it ended without a commit.
@@ -93,9 +94,9 @@ pub struct Noted {
     pub row: u64,
     /// The time of that state, in seconds since 1970.
     pub time_secs: u64,
-    /// When the last run began, in seconds since 1970.
+    /// When the last run began that had work, in seconds since 1970.
     pub begun_secs: u64,
-    /// Whether that run has not ended, or was killed.
+    /// Whether that run made no commit: it goes on, failed, or was killed.
     pub is_unfinished: bool,
     /// Why the last run made no commit; empty if it did.
     pub error: String,
@@ -171,7 +172,7 @@ impl<'a> Notes<'a> {
         Ok(run)
     }
 
-    /// Notes how a run ended. Else the next one asks the store for each object before it uploads it.
+    /// Notes how a run ended. After one that did not succeed, the next asks the store for each object before it uploads it.
     pub(crate) fn end(&self, run: &Run, is_ended: bool, error: &str) {
         let run = Run { is_ended, error: error.to_owned(), ..run.clone() };
         if let Err(error) = self.write_run(&run) {

@@ -34,11 +34,11 @@ pub struct Reclaimed {
     pub place: String,
     /// Objects removed that commits had retired.
     pub retired: u64,
-    /// Commits removed, and their pieces.
+    /// Commits removed, with their pieces.
     pub commits: u64,
     /// Objects removed that no commit named.
     pub unnamed: u64,
-    /// Bytes of unnamed objects.
+    /// Bytes of the objects in `unnamed`.
     pub unnamed_bytes: u64,
     /// Objects that the store keeps for now.
     pub retained: u64,
@@ -56,7 +56,7 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
     let named = replica.stored_at(&newest)?;
     let before_secs = clock::since_epoch().saturating_sub(grace).as_secs();
     let commits = Commits::read(replica, &newest)?;
-    let mut work = Reclaiming { replica, dry_run, retained: false, report: &mut report };
+    let mut work = Reclaiming { replica, dry_run, has_retained: false, seen: BTreeSet::new(), report: &mut report };
     let marks = work.marks()?;
     let reclaimed_through = marks.last().copied().unwrap_or(0);
     let (mut done_through, mut goes_on) = (reclaimed_through, true);
@@ -70,7 +70,7 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
                 work.report.retired += u64::from(work.remove(&row.key()?)?);
             }
         }
-        goes_on &= !work.retained;
+        goes_on &= !work.has_retained;
         if goes_on {
             done_through = *number;
         }
@@ -168,20 +168,23 @@ struct Reclaiming<'a> {
     replica: &'a Replica,
     dry_run: bool,
     /// Whether the store kept something.
-    retained: bool,
+    has_retained: bool,
+    /// Objects that were removed, or would be, or are retained.
+    seen: BTreeSet<Key>,
     report: &'a mut Reclaimed,
 }
 
 impl Reclaiming<'_> {
     /// Removes an object; whether it is gone.
     fn remove(&mut self, key: &Key) -> Result<bool> {
+        self.seen.insert(key.clone());
         if self.dry_run {
             return Ok(true);
         }
         match self.replica.objects.remove(key)? {
             Removed::Gone => Ok(true),
             Removed::Retained => {
-                self.retained = true;
+                self.has_retained = true;
                 self.report.retained += 1;
                 Ok(false)
             }
@@ -223,7 +226,10 @@ impl Reclaiming<'_> {
         for prefix in CONTENT {
             self.replica.objects.list(prefix, None, &mut |key, head| {
                 progress.advance(1);
-                if head.written_secs.is_some_and(|written_secs| written_secs < before_secs) && !needed.contains(&key) {
+                if head.written_secs.is_some_and(|written_secs| written_secs < before_secs)
+                    && !needed.contains(&key)
+                    && !self.seen.contains(&key)
+                {
                     found.push((key, head.len_bytes));
                 }
                 Ok(())

@@ -18,7 +18,6 @@ use crate::error::{ReplicaError, Result};
 use crate::local::{DataRoot, Local, Locals};
 use crate::parallel::for_each;
 use crate::place::Replica;
-use crate::stored::{ContentHash, Stored};
 
 /// File that marks an unfinished data root; its text is the replica's number.
 const MARK: &str = "replica-recovery";
@@ -36,7 +35,7 @@ pub struct Restored {
     pub row: u64,
     /// When that state was exported, in seconds since 1970.
     pub time_secs: u64,
-    /// Containers fetched, and their bytes.
+    /// Containers fetched.
     pub fetched: u64,
     /// Bytes of containers fetched.
     pub fetched_bytes: u64,
@@ -69,7 +68,7 @@ pub fn restore_data_root(
 ) -> Result<Restored> {
     let newest =
         replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
-    claim(replica, data)?;
+    take_directory(replica, data)?;
     for directory in DATA_ROOT_DIRECTORIES {
         data.create_directory(directory)?;
     }
@@ -80,10 +79,6 @@ pub fn restore_data_root(
             export = Export::begin(data, &commit.position)?;
             export.superblock.clone_from(&commit.superblock);
             commit.export_base.download(replica, commit.number, &mut |bytes| export.base.push(bytes))?;
-        }
-        if commit.log_from != export.log.at {
-            let what = format!("commit {}", commit.number);
-            return Err(ReplicaError::damaged(what, format!("the log from {} on", export.log.at), commit.log_from));
         }
         commit.export_log.download(replica, commit.number, &mut |bytes| export.log.push(bytes))?;
         export.position = commit.position;
@@ -118,7 +113,7 @@ pub fn restore_data_root(
 }
 
 /// Takes the directory: it must be empty, or have the mark of this replica.
-fn claim(replica: &Replica, data: &dyn Device) -> Result<()> {
+fn take_directory(replica: &Replica, data: &dyn Device) -> Result<()> {
     let text = replica.id_hex();
     let is_ours = match data.read_file(MARK, 64) {
         Ok(found) => found == text.as_bytes(),
@@ -153,7 +148,7 @@ fn check_room(data: &dyn Device, locals: &Locals) -> Result<()> {
     if needed_bytes <= there_bytes {
         return Ok(());
     }
-    // Containers of an interrupted recovery count twice, but only where the disk is nearly full anyway.
+    // Files of an interrupted recovery are written over, so they count as free.
     let mut have_bytes = 0;
     for directory in DATA_ROOT_DIRECTORIES {
         for entry in data.list(directory)?.iter().filter(|entry| !entry.is_directory) {
@@ -279,12 +274,12 @@ impl Fetches<'_> {
         let Some(row) = self.stored.get(&local.id).filter(|row| row.used_bytes == local.used_bytes) else {
             return Ok(Fetched::Missing(format!("no commit names an object for container {}", local.id)));
         };
-        if self.is_content(row, &self.root.read(local)?.bytes) {
+        if row.has_content(&self.replica.name_key, &self.root.read(local)?.bytes) {
             return Ok(Fetched::There);
         }
         let key = row.key()?;
         let bytes = match self.replica.read(&key) {
-            Ok(Some(bytes)) if self.is_content(row, &bytes) => bytes,
+            Ok(Some(bytes)) if row.has_content(&self.replica.name_key, &bytes) => bytes,
             Ok(Some(_)) => {
                 return Ok(Fetched::Missing(format!("object {key} has other content than it is named after")));
             }
@@ -297,9 +292,5 @@ impl Fetches<'_> {
         let file = self.root.device.open(&slot_path(local.kind, local.address), OpenMode::CreateOrWrite)?;
         file.write_at(&bytes, u64::from(local.address.slot) * u64::from(self.root.slot_bytes))?;
         Ok(Fetched::Now(bytes.len() as u64))
-    }
-
-    fn is_content(&self, row: &Stored, bytes: &[u8]) -> bool {
-        bytes.len() == row.used_bytes as usize && ContentHash::of(&self.replica.name_key, row.reign, bytes) == row.hash
     }
 }

@@ -7,7 +7,8 @@
 //! 4. Create the next commit. Everything that it names is there.
 //! 5. Note it.
 //!
-//! Without a note a run begins a reign: it names again only objects of the newest commit, and uploads the rest under names of its own.
+//! A run without a note, or with one that the store does not confirm, begins a reign: it names again only objects of the newest commit, and
+//! uploads the rest under names of its own.
 //!
 //! A crash behind any request leaves the last commit or the next one. Objects of a run that was cut off are found by their names.
 
@@ -20,7 +21,7 @@ use dedupfs_store::superblock::{Role, Superblock};
 use dedupfs_sync::clock::{self, Instant};
 use serde::{Deserialize, Serialize};
 
-use crate::before::{Before, done_of, is_continued, mark_of};
+use crate::before::{Before, done_of, has_grown_from, mark_of};
 use crate::chain::{Head, StoredById, hash_of};
 use crate::commit::{Commit, CommitHash, CommitKind, commit_key};
 use crate::error::{ReplicaError, Result};
@@ -34,7 +35,7 @@ use crate::upload::{Hold, Uploaded, Uploads};
 
 /// Containers that may be missing when the export is held for the commit.
 const MISSING_MAX: usize = 64;
-/// Looks without a hold that begin an upload; behind them the rest is uploaded with the export held.
+/// Times that the export is looked at and let go again. After them the rest is uploaded while it is held.
 const LOOKS_MAX: usize = 8;
 /// Times that a run is begun anew.
 const ATTEMPTS: usize = 3;
@@ -91,7 +92,8 @@ pub struct ReplicateReport {
     pub elapsed_ms: u64,
 }
 
-/// Brings a replica up to the present state of the pool. `meta` is the pool's meta root, for notes; nobody else replicates to the same place meanwhile.
+/// Brings a replica up to the present state of the pool. `meta` is the pool's meta root, for notes. The caller keeps a second run of this
+/// pool to this replica out.
 ///
 /// # Errors
 /// `OtherPool`, `Fenced`, `NotOurs`, `Damaged`, `Ended`, `HoldLost`; those of the store and of the pool. Nothing is committed then, and the
@@ -170,9 +172,9 @@ impl Work<'_> {
         let mut export = self.hold()?;
         let lineage = export.files.position().lineage;
         let note = self.notes.load().filter(|note| note.done.position.lineage == lineage);
-        let is_continued =
-            note.as_ref().map(|note| is_continued(&note.done, &export.files)).transpose()?.unwrap_or(false);
-        if let Some(note) = note.as_ref().filter(|note| is_continued && ends_alike(&note.done, &export.files))
+        let has_grown =
+            note.as_ref().map(|note| has_grown_from(&note.done, &export.files)).transpose()?.unwrap_or(false);
+        if let Some(note) = note.as_ref().filter(|note| has_grown && ends_alike(&note.done, &export.files))
             && !is_doubtful
             && !self.options.completes
         {
@@ -181,7 +183,7 @@ impl Work<'_> {
         drop(export);
         self.run = self.notes.begin(last_run.as_ref())?;
         export = self.hold()?;
-        let mut locals = match note.as_ref().filter(|_| is_continued) {
+        let mut locals = match note.as_ref().filter(|_| has_grown) {
             Some(note) => Locals::of(note.locals.clone(), note.done.position),
             None => Locals::default(),
         };
@@ -201,12 +203,14 @@ impl Work<'_> {
         if self.options.completes {
             let gone = uploads.take_gone(&mut before.stored, self.progress)?;
             before.retired.extend(gone);
-        } else if is_continued_by(&before, &files)? && ends_alike(&before.done, &files) {
+            before.is_base_due |= self.has_lost_pieces(&before.done)?;
+        } else if can_be_delta(&before, &files)? && ends_alike(&before.done, &files) {
             self.save(&before.done, &before, &locals, &Uploaded::default())?;
             return Ok(self.report(&before.done, &before.stored, true));
         }
         let (mut uploaded, mut added) = (Uploaded::default(), StoredById::new());
-        for look in 0.. {
+        let mut looks = 0;
+        loop {
             if held.is_none() {
                 let export = self.hold()?;
                 (held, files) = (Some(export.held), export.files);
@@ -214,9 +218,9 @@ impl Work<'_> {
             }
             let missing: Vec<Local> =
                 locals.by_id.values().filter(|local| !has(&before.stored, local)).copied().collect();
-            let is_last = missing.len() <= MISSING_MAX || look == LOOKS_MAX;
+            let is_last = missing.len() <= MISSING_MAX || looks == LOOKS_MAX;
             if !is_last {
-                held = None;
+                (held, looks) = (None, looks + 1);
             }
             let hold = if is_last { Hold::Export } else { Hold::None };
             uploaded.add(self.upload(&uploads, missing, hold, &mut before, &mut added)?);
@@ -236,7 +240,19 @@ impl Work<'_> {
                 });
             }
         }
-        Err(ReplicaError::Ended)
+    }
+
+    /// Whether a commit since the last base is gone, or a piece of one: then the next commit must have everything.
+    fn has_lost_pieces(&self, done: &Done) -> Result<bool> {
+        for number in done.base..=done.number {
+            let Some(found) = self.replica.commit(number)? else { return Ok(true) };
+            for piece in found.commit.streams().into_iter().flat_map(|stream| stream.pieces()) {
+                if self.replica.objects.head(&piece.piece_key()?)?.is_none() {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
     }
 
     /// Notes a commit. Containers that were not sound are left out, so that the next run reads them again.
@@ -295,7 +311,7 @@ impl Work<'_> {
     fn commit(&self, before: &Before, added: &StoredById, files: &ExportFiles) -> Result<Commit> {
         let (done, position) = (&before.done, files.position());
         let limit_bytes = DELTA_BYTES_MIN.max(position.base_bytes);
-        let is_base = !is_continued_by(before, files)? || done.deltas >= DELTAS_MAX || done.delta_bytes > limit_bytes;
+        let is_base = !can_be_delta(before, files)? || done.deltas >= DELTAS_MAX || done.delta_bytes > limit_bytes;
         let number = done.number + 1;
         let log_from = if is_base { 0 } else { done.position.log_bytes };
         let stream = |len_bytes: u64, read: &dyn Fn(u64, usize) -> dedupfs::Result<Vec<u8>>| {
@@ -361,8 +377,8 @@ fn ends_alike(done: &Done, files: &ExportFiles) -> bool {
 }
 
 /// Whether the next commit can be a delta.
-fn is_continued_by(before: &Before, files: &ExportFiles) -> Result<bool> {
-    Ok(!before.is_base_due && is_continued(&before.done, files)?)
+fn can_be_delta(before: &Before, files: &ExportFiles) -> Result<bool> {
+    Ok(!before.is_base_due && has_grown_from(&before.done, files)?)
 }
 
 /// Whether an object has all valid bytes of a container.

@@ -25,7 +25,7 @@ pub trait Held {
     /// Where the held export ends.
     fn position(&self) -> ExportPosition;
 
-    /// Whether the hold lasted until now.
+    /// Checks that the hold lasted until now.
     ///
     /// # Errors
     /// `HoldLost`
@@ -64,7 +64,7 @@ impl Source for PoolSource {
 
 impl Held for ExportHold<'_> {
     fn position(&self) -> ExportPosition {
-        self.position()
+        ExportHold::position(self)
     }
 
     fn check(&self) -> Result<()> {

@@ -61,6 +61,11 @@ impl Stored {
         Ok(Key::new(format!("{folder}/{:02x}/{:016x}-{}", self.id.0 & 0xff, self.id.0, self.hash.hex()))?)
     }
 
+    /// Whether these bytes are the content that the object is named after.
+    pub(crate) fn has_content(&self, name_key: &[u8; 32], bytes: &[u8]) -> bool {
+        bytes.len() == self.used_bytes as usize && ContentHash::of(name_key, self.reign, bytes) == self.hash
+    }
+
     pub(crate) fn encode(&self, writer: &mut ByteWriter) {
         writer.u64(self.id.0);
         writer.u8(self.kind as u8);

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use dedupfs::{EngineError, Progress};
+use dedupfs::Progress;
 use dedupfs_store::objects::Class;
-use dedupfs_store::{ContainerId, ContainerKind, StoreError};
+use dedupfs_store::{ContainerId, ContainerKind};
 
 use crate::chain::StoredById;
 use crate::error::{ReplicaError, Result};
@@ -83,7 +83,9 @@ impl Uploads<'_> {
         if !is_sound {
             tracing::error!(container = %local.id, "a container is damaged in the pool, and so is its copy: `dedupfs scrub` tells more");
         }
-        let stored = self.name(local, self.reign, &bytes);
+        let (id, kind, used_bytes, reign) = (local.id, local.kind, local.used_bytes, self.reign);
+        let hash = ContentHash::of(&self.replica.name_key, reign, &bytes);
+        let stored = Stored { id, kind, used_bytes, reign, hash };
         let key = stored.key()?;
         let there = if self.asks_first { self.replica.objects.head(&key)? } else { None };
         let is_there = there.is_some_and(|head| head.len_bytes == bytes.len() as u64);
@@ -122,23 +124,6 @@ impl Uploads<'_> {
             stored.remove(&row.id);
         }
         Ok(gone)
-    }
-
-    fn name(&self, local: &Local, reign: u64, bytes: &[u8]) -> Stored {
-        let hash = ContentHash::of(&self.replica.name_key, reign, bytes);
-        Stored { id: local.id, kind: local.kind, used_bytes: local.used_bytes, reign, hash }
-    }
-
-    /// Whether a container has the content of this object.
-    pub(crate) fn is_same(&self, local: &Local, stored: &Stored) -> Result<bool> {
-        if (local.kind, local.used_bytes) != (stored.kind, stored.used_bytes) {
-            return Ok(false);
-        }
-        match self.root.read(local) {
-            Ok(read) => Ok(self.name(local, stored.reign, &read.bytes) == *stored),
-            Err(ReplicaError::Pool(EngineError::Store(StoreError::Io { .. }))) => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Reads a replica back.
 
 use dedupfs::Progress;
-use dedupfs_store::objects::ObjectError;
+use dedupfs_store::objects::{ObjectError, Removed};
 use serde::{Deserialize, Serialize};
 
+use crate::chain::StoredById;
 use crate::error::{ReplicaError, Result};
 use crate::place::Replica;
-use crate::stored::{ContentHash, Stored};
+use crate::stored::Stored;
 
 /// Findings that are told one by one.
 const TOLD_MAX: usize = 1000;
@@ -18,18 +19,20 @@ pub struct VerifyReport {
     pub place: String,
     /// The newest commit.
     pub commit: u64,
-    /// Objects that it names.
+    /// Containers that it names.
     pub named: u64,
     /// Objects read.
     pub read: u64,
     /// Their bytes.
     pub read_bytes: u64,
-    /// Objects that are gone or damaged.
+    /// Containers that are gone or damaged.
     pub bad: u64,
     /// Some of these, in words.
     pub findings: Vec<String>,
     /// Damaged objects that were removed, so that `dedupfs replicate --complete` uploads them again.
     pub removed: u64,
+    /// Damaged objects that the store keeps for now.
+    pub retained: u64,
 }
 
 impl VerifyReport {
@@ -40,7 +43,7 @@ impl VerifyReport {
     }
 }
 
-/// Reads the newest state back: all commits and their pieces, and of the containers one in `each`, from a random one on. `removes_bad`: removes
+/// Reads the newest state back: the commits since its base and their pieces, and of the containers one in `each`, from a random one on. `removes_bad`: removes
 /// damaged objects.
 ///
 /// # Errors
@@ -50,9 +53,9 @@ pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Pr
         replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
     let mut report =
         VerifyReport { place: replica.place.clone(), commit: newest.commit.number, ..VerifyReport::default() };
+    let mut stored = StoredById::new();
     replica.walk(&newest, &mut |commit| {
-        // The lists of containers are read below.
-        for stream in [&commit.export_base, &commit.export_log] {
+        for stream in commit.streams() {
             stream.download(replica, commit.number, &mut |bytes| {
                 report.read_bytes += bytes.len() as u64;
                 Ok(())
@@ -60,9 +63,8 @@ pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Pr
             report.read += stream.pieces().len() as u64;
         }
         report.read += 1;
-        Ok(())
+        replica.apply(commit, &mut stored)
     })?;
-    let stored = replica.stored_at(&newest)?;
     report.named = stored.len() as u64;
     let mut first = [0; 8];
     dedupfs_sync::entropy::fill(&mut first)
@@ -88,8 +90,10 @@ pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Pr
                 report.findings.push(format!("object {key} {found}"));
             }
             if is_there && removes_bad {
-                replica.objects.remove(&key)?;
-                report.removed += 1;
+                match replica.objects.remove(&key)? {
+                    Removed::Gone => report.removed += 1,
+                    Removed::Retained => report.retained += 1,
+                }
             }
         }
         progress.advance(row.used_bytes.into());
@@ -103,8 +107,8 @@ fn judge(replica: &Replica, row: &Stored, report: &mut VerifyReport) -> Result<O
     match replica.read(&row.key()?) {
         Ok(Some(bytes)) => {
             (report.read, report.read_bytes) = (report.read + 1, report.read_bytes + bytes.len() as u64);
-            let hash = ContentHash::of(&replica.name_key, row.reign, &bytes);
-            Ok((hash != row.hash).then(|| (true, "has other content than it is named after".to_owned())))
+            let is_bad = !row.has_content(&replica.name_key, &bytes);
+            Ok(is_bad.then(|| (true, "has other content than it is named after".to_owned())))
         }
         Ok(None) => Ok(Some((false, "is gone".to_owned()))),
         Err(ReplicaError::Object(error @ ObjectError::Damaged { .. })) => Ok(Some((true, error.to_string()))),

@@ -32,6 +32,7 @@ mod nbdkit;
 mod options;
 mod pool;
 mod reclaim;
+mod replicas;
 mod requests;
 mod retention;
 mod retention_tables;
@@ -126,6 +127,7 @@ enum Command {
     Million(million::Million),
     Depth(depth::Depth),
     Reclaim(reclaim::Reclaim),
+    Replicas(replicas::Replicas),
     Requests(requests::Requests),
     #[command(alias = "sync-latency")]
     SyncLatency(sync_latency::SyncLatency),
@@ -162,6 +164,7 @@ fn main() -> ExitCode {
             Command::Million(args) => million::run(&args),
             Command::Depth(args) => depth::run(&args),
             Command::Reclaim(args) => reclaim::run(&args),
+            Command::Replicas(args) => replicas::run(&args),
             Command::Requests(args) => requests::run(&args),
             Command::SyncLatency(args) => sync_latency::run(&args),
             Command::Versions(args) => versions::run(&args),

@@ -76,6 +76,7 @@ fn commits_whose_parts_do_not_fit_are_refused() {
     };
     assert!(!refused(&|_| {}));
     assert!(refused(&|commit| commit.base = 7));
+    assert!(refused(&|commit| commit.base = 0));
     assert!(refused(&|commit| commit.kind = CommitKind::Base));
     assert!(refused(&|commit| commit.kind = CommitKind::Fence));
     assert!(refused(&|commit| commit.log_from = 3));

@@ -35,3 +35,18 @@ fn what_is_gone_or_damaged_is_found_and_uploaded_again() {
     assert!(verify(&replica, 1, false, &NoProgress).expect("verifies").is_sound());
     assert!(site.recovered() == site.picture());
 }
+
+/// A base whose part was lost got deltas that nobody could use.
+#[test]
+fn regression_a_lost_piece_of_a_commit_is_found_and_everything_is_committed_again() {
+    let site = Site::new();
+    (0..40).for_each(|number| site.write(&format!("file {number} {}", "x".repeat(150)), number, 3000));
+    site.replicate().expect("replicates");
+    let piece = site.store.keys().into_iter().find(|key| key.as_str().starts_with("n/")).expect("has pieces");
+    site.store.remove_by_hand(&piece);
+    let replica = site.replica().expect("opens");
+    verify(&replica, 1, false, &NoProgress).expect_err("a piece is gone");
+    site.replicate_as(&COMPLETE).expect("replicates");
+    assert!(verify(&replica, 1, false, &NoProgress).expect("verifies").is_sound());
+    assert!(site.recovered() == site.picture());
+}

@@ -15,7 +15,7 @@ use dedupfs_store::superblock::Role;
 use serde::Serialize;
 
 use self::hold::Mounted;
-use self::store::{Store, new_passphrase, of_key, passphrase, read_key, write_key};
+use self::store::{Store, new_passphrase, of_key, passphrase, read_key, secret, write_key};
 use super::store_check;
 use crate::access::{self, Access};
 use crate::args::remote::ReplicateArgs;
@@ -43,7 +43,8 @@ struct Ran {
 pub(crate) fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
     let target = target::resolve(&args.target)?;
     let store = Store::open(&args.store)?;
-    let replica = if args.init { init(args, &target, &store)? } else { store.replica(&args.key)? };
+    let secret = if args.init { None } else { secret(&args.key)? };
+    let mut replica = if args.init { Some(init(args, &target, &store)?) } else { None };
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let mut options = ReplicateOptions {
@@ -53,7 +54,11 @@ pub(crate) fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
     };
     loop {
         let before = store.requests();
-        let outcome = once(&target, &replica, &options, &progress);
+        let opened = match replica.take() {
+            Some(replica) => Ok(replica),
+            None => Replica::open(&store.objects, secret.as_ref()).map_err(told),
+        };
+        let outcome = opened.and_then(|opened| once(&target, replica.insert(opened), &options, &progress));
         bars.finish();
         let wait = match (outcome, args.every) {
             (Ok(report), every) => {
@@ -74,7 +79,7 @@ pub(crate) fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
             }
             (Err((failure, is_passing)), Some(every)) if is_passing => {
                 let wait = every.min(AGAIN_AFTER);
-                let (again, place) = (duration::show(wait.as_millis().try_into().unwrap_or(u64::MAX)), replica.place());
+                let (again, place) = (duration::show(wait.as_millis().try_into().unwrap_or(u64::MAX)), &store.address);
                 eprintln!("dedupfs: {failure}; {place} is not up to date, and is tried again in {again}");
                 wait
             }
@@ -90,6 +95,12 @@ pub(crate) fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
     }
 }
 
+/// A failure, and whether it may pass.
+fn told(error: ReplicaError) -> (Failure, bool) {
+    let is_passing = error.is_passing();
+    (Failure::from(error), is_passing)
+}
+
 /// Makes one run. A failure comes with whether it may pass.
 fn once(
     target: &Target,
@@ -100,10 +111,6 @@ fn once(
     let of_pool = |failure: Failure| {
         let is_passing = failure.kind == FailureKind::PoolInUse;
         (failure, is_passing)
-    };
-    let ran = |error: ReplicaError| {
-        let is_passing = error.is_passing();
-        (Failure::from(error), is_passing)
     };
     let device = |path: &Path| FileDevice::open(path).map_err(|error| of_pool(error.into()));
     let meta = device(&target.pool)?;
@@ -123,11 +130,11 @@ fn once(
     match access {
         Access::Daemon(_) => {
             let source = Mounted { pool: target.pool.clone(), data };
-            replicate(&source, &meta, replica, options, progress).map_err(ran)
+            replicate(&source, &meta, replica, options, progress).map_err(told)
         }
         Access::Local(pool) => {
             let source = PoolSource::new(Arc::clone(&pool), Arc::new(data));
-            let outcome = replicate(&source, &meta, replica, options, progress).map_err(ran);
+            let outcome = replicate(&source, &meta, replica, options, progress).map_err(told);
             drop(source);
             let closed = access::close(&pool).map_err(of_pool);
             let report = outcome?;
