@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use dedupfs::export::ExportPosition;
 use dedupfs_store::ContainerId;
+use dedupfs_store::objects::ObjectError;
 
 use crate::commit::{COMMITS, Commit, CommitHash, CommitKind, NUMBER_MAX, commit_key, number_of};
 use crate::error::{ReplicaError, Result};
@@ -30,7 +31,15 @@ pub(crate) type StoredById = BTreeMap<ContainerId, Stored>;
 impl Replica {
     /// Reads a commit; `None` if it does not exist.
     pub(crate) fn commit(&self, number: u64) -> Result<Option<Head>> {
-        let Some(bytes) = self.read(&commit_key(number)?)? else { return Ok(None) };
+        let bytes = match self.read(&commit_key(number)?) {
+            Err(ReplicaError::Object(ObjectError::Damaged { key, .. })) => {
+                let advice = "other bytes: bring the object back if the store keeps earlier versions of it. If it is the newest commit and \
+                              nothing else helps, remove it by hand: then the state of the commit before is the newest";
+                return Err(ReplicaError::damaged(format!("object {key}"), format!("commit {number}"), advice));
+            }
+            read => read?,
+        };
+        let Some(bytes) = bytes else { return Ok(None) };
         let commit = Commit::decode(&self.format.pool, number, &bytes).map_err(ReplicaError::of_bytes)?;
         let streams: u64 = commit.streams().iter().map(|stream| stream.len_bytes).sum();
         Ok(Some(Head { hash: hash_of(&bytes), bytes: streams + bytes.len() as u64, commit }))

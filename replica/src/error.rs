@@ -18,7 +18,9 @@ pub enum ReplicaError {
     #[error(transparent)]
     Pool(#[from] EngineError),
     /// There is none.
-    #[error("{place} has no replica: `dedupfs replicate --init` makes one there")]
+    #[error(
+        "{place} has no replica: is its disk mounted, and is the address right? A new one is made by `dedupfs replicate --init`"
+    )]
     Absent { place: String },
     /// There is one already.
     #[error("{place} has a replica already, of pool {pool}: leave out --init to continue it, or name another place")]
@@ -83,15 +85,20 @@ impl ReplicaError {
         }
     }
 
-    /// Whether trying again later may help.
+    /// Whether trying again later may help, without anybody doing something about it.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
-        matches!(
-            self,
-            Self::Object(ObjectError::Unreachable { .. })
-                | Self::Pool(EngineError::Store(StoreError::NotFound { .. }))
-                | Self::HoldLost
-                | Self::NotNow(_)
-        )
+        match self {
+            Self::Object(_) | Self::Pool(_) | Self::HoldLost | Self::NotNow(_) => true,
+            Self::Absent { .. }
+            | Self::Exists { .. }
+            | Self::WrongKey { .. }
+            | Self::OtherPool { .. }
+            | Self::Fenced { .. }
+            | Self::NotOurs { .. }
+            | Self::Damaged { .. }
+            | Self::Ended
+            | Self::Usage(_) => false,
+        }
     }
 }

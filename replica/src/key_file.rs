@@ -28,7 +28,7 @@ const PURPOSE: &[u8] = b"dedupfs key 1";
 #[expect(missing_docs, reason = "the messages say the meaning of each field")]
 pub enum KeyFileError {
     /// No wrapping has this passphrase.
-    #[error("the passphrase opens no wrapping of the key file")]
+    #[error("wrong passphrase: it opens no wrapping of the key file")]
     WrongPassphrase,
     /// Not a key file.
     #[error("this is not a key file of dedupfs, or a damaged one: {why}; use a copy of it")]

@@ -88,6 +88,8 @@ impl Run {
 pub struct Noted {
     /// Where it is.
     pub place: String,
+    /// Directory of its notes on the meta root.
+    pub directory: String,
     /// The newest commit that this pool made; 0 if there is none.
     pub commit: u64,
     /// The commit of the pool's namespace that it holds.
@@ -218,7 +220,8 @@ pub fn noted(meta: &dyn Device, pool: &PoolId) -> Result<Vec<Noted>> {
         let (commit, position) = done.map_or_else(Default::default, |done| (done.number, done.position));
         let Run { is_ended, begun_secs, error, .. } = run;
         let (row, time_secs) = (position.row, position.time_secs);
-        all.push(Noted { place, commit, row, time_secs, begun_secs, is_unfinished: !is_ended, error });
+        let directory = format!("{NOTES_DIRECTORY}/{}", entry.name);
+        all.push(Noted { place, directory, commit, row, time_secs, begun_secs, is_unfinished: !is_ended, error });
     }
     all.sort_unstable_by(|left, right| left.place.cmp(&right.place));
     Ok(all)

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dedupfs::Progress;
-use dedupfs_store::objects::{Class, Key, ObjectError, Removed};
+use dedupfs_store::objects::{Class, Key, Removed};
 use dedupfs_sync::clock;
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,8 @@ pub struct Reclaimed {
     pub place: String,
     /// Objects removed that commits had retired.
     pub retired: u64,
+    /// Bytes of the objects in `retired`.
+    pub retired_bytes: u64,
     /// Commits removed, with their pieces.
     pub commits: u64,
     /// Objects removed that no commit named.
@@ -66,8 +68,9 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
             return Err(ReplicaError::Ended);
         }
         for row in retired_by(replica, *number)? {
-            if named.get(&row.id) != Some(&row) {
-                work.report.retired += u64::from(work.remove(&row.key()?)?);
+            if named.get(&row.id) != Some(&row) && work.remove(&row.key()?)? {
+                work.report.retired += 1;
+                work.report.retired_bytes += u64::from(row.used_bytes);
             }
         }
         goes_on &= !work.has_retained;
@@ -150,9 +153,7 @@ impl Commits {
                 // It was removed, and the listing did not know.
                 Ok(None) if number < newest.commit.base => {}
                 Ok(None) => return Err(ReplicaError::damaged(format!("commit {number}"), "an object", "nothing")),
-                Err(error @ (ReplicaError::Damaged { .. } | ReplicaError::Object(ObjectError::Damaged { .. })))
-                    if number < newest.commit.base =>
-                {
+                Err(error @ ReplicaError::Damaged { .. }) if number < newest.commit.base => {
                     tracing::warn!(%error, "an earlier commit is damaged: it stays, and its objects go as those that nothing names");
                 }
                 Err(error) => return Err(error),

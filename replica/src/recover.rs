@@ -160,9 +160,8 @@ fn check_room(data: &dyn Device, locals: &Locals) -> Result<()> {
     }
     let (needed, there) = (needed_bytes >> 20, (there_bytes + have_bytes) >> 20);
     let place = data.describe();
-    Err(ReplicaError::Usage(format!(
-        "{place} has room for {there} MiB, and the replica has {needed} MiB: name a larger disk"
-    )))
+    let path = format!("{needed} MiB: {place} has room for {there} MiB; name a larger disk");
+    Err(StoreError::NoSpace { operation: "recover the pool, which takes", path }.into())
 }
 
 /// A file that is written from its beginning.

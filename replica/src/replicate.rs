@@ -53,11 +53,13 @@ pub struct ReplicateOptions {
     pub take_over: bool,
     /// Ask the store for all objects of the replica, and upload those that are gone.
     pub completes: bool,
+    /// Ask the store, also if the pool did not change, whether the last commit is still the newest.
+    pub looks: bool,
 }
 
 impl Default for ReplicateOptions {
     fn default() -> Self {
-        Self { connections: 8, take_over: false, completes: false }
+        Self { connections: 8, take_over: false, completes: false, looks: false }
     }
 }
 
@@ -168,7 +170,8 @@ impl Work<'_> {
 
     fn run(&mut self) -> Result<ReplicateReport> {
         let last_run = self.notes.last_run();
-        let is_doubtful = last_run.as_ref().is_some_and(|run| !run.is_ended);
+        let asks_first = last_run.as_ref().is_some_and(|run| !run.is_ended);
+        let is_doubtful = asks_first || self.options.looks || self.options.take_over;
         let mut export = self.hold()?;
         let lineage = export.files.position().lineage;
         let note = self.notes.load().filter(|note| note.done.position.lineage == lineage);
@@ -198,7 +201,7 @@ impl Work<'_> {
             root: self.root,
             reign: before.done.reign,
             connections: self.options.connections.clamp(1, 64),
-            asks_first: is_doubtful,
+            asks_first,
         };
         if self.options.completes {
             let gone = uploads.take_gone(&mut before.stored, self.progress)?;

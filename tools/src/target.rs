@@ -12,6 +12,8 @@ use crate::control::{Failure, FailureKind};
 use crate::mountinfo::{self, MountEntry};
 
 pub(crate) const SUPERBLOCK_NAME: &str = "dedupfs.meta";
+/// File of a data root that is being fetched from a replica.
+const REPLICA_RECOVERY: &str = "replica-recovery";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
@@ -95,6 +97,9 @@ pub(crate) fn pool(path: &Path) -> Result<PathBuf, Failure> {
         _ if real.join(RECOVERY_STAGE).is_dir() => format!(
             "{shown} is not a pool yet: `dedupfs recover` was interrupted there, or failed. Run the same command again (`dedupfs recover \
              {shown}`, with --data DATA_ROOT if the content is not in {shown}): it begins anew; the data root has everything"
+        ),
+        _ if real.join(REPLICA_RECOVERY).exists() => format!(
+            "{shown} is not a pool yet: `dedupfs recover --from` was interrupted there, or failed. Run the same command again: it goes on"
         ),
         _ if real.join(Role::Data.file_name()).exists() => format!(
             "{shown} is a data root, not a meta root (no {SUPERBLOCK_NAME} in it): name the meta root; if that is lost, \

@@ -48,7 +48,9 @@ fn other_files_are_refused() {
         text.replace("\"passes\": 3", "\"passes\": 0"),
         "x".repeat(100_000),
     ] {
-        assert!(matches!(KeyFile::parse(bad.as_bytes()), Err(KeyFileError::Damaged { .. })), "{bad:.80}");
+        let parsed = KeyFile::parse(bad.as_bytes());
+        let expected = if bad.contains("_key\": 2") { "newer" } else { "not a key file" };
+        assert!(parsed.is_err_and(|error| error.to_string().contains(expected)), "{bad:.80}");
     }
     let id = &text[text.find("key_id").expect("is there") + 10..][..4];
     let other = text.replacen(id, "zz00", 1);

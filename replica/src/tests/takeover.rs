@@ -6,7 +6,8 @@ use dedupfs::NoProgress;
 use dedupfs_store::device::{Device as _, MemoryDevice};
 use dedupfs_store::objects::faulty::{Fault, FaultPlan, Request};
 
-const TAKE_OVER: ReplicateOptions = ReplicateOptions { connections: 1, take_over: true, completes: false };
+const TAKE_OVER: ReplicateOptions =
+    ReplicateOptions { connections: 1, take_over: true, completes: false, looks: false };
 
 #[test]
 fn a_recovered_pool_takes_over_and_the_old_one_is_fenced() {

@@ -118,7 +118,7 @@ pub(crate) struct VerifyArgs {
     /// The key
     #[command(flatten)]
     pub(crate) key: KeyOptions,
-    /// Read one container in so many, from a random one on, and all commits
+    /// Read one container in so many, from a random one on, and all commits since the last base
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) each: u64,
     /// Remove damaged objects, so that `dedupfs replicate --complete` uploads them again

@@ -1,10 +1,11 @@
 //! `dedupfs replica`: how far replicas are, reading one back, and removing objects that are needed no more.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use dedupfs::Progress as _;
 use dedupfs_replica::{Noted, Reclaimed, VerifyReport, noted, reclaim, verify};
-use dedupfs_store::device::FileDevice;
+use dedupfs_store::device::{FileDevice, PoolLock};
 use dedupfs_store::superblock::Role;
 use serde::Serialize;
 
@@ -42,7 +43,9 @@ fn status(args: &StatusArgs) -> Result<u8, Failure> {
         true => "the pool has no replica: `dedupfs replicate --init` makes one\n".to_owned(),
         false => report::replicas(&status.replicas),
     })?;
-    let is_behind = status.replicas.iter().any(|noted| !noted.error.is_empty());
+    // A run that goes on has its lock.
+    let goes_on = |noted: &Noted| PoolLock::holder(&target.pool.join(&noted.directory)).is_some();
+    let is_behind = status.replicas.iter().any(|noted| noted.is_unfinished && !goes_on(noted));
     Ok(if is_behind { exit::FAILED } else { exit::OK })
 }
 
@@ -59,6 +62,10 @@ fn verified(args: &VerifyArgs) -> Result<u8, Failure> {
             show(*read_bytes)
         );
         report::list(&mut text, "BAD", &found.findings, *bad);
+        if found.removed + found.retained > 0 {
+            let _ =
+                writeln!(text, "removed {} damaged objects; the store keeps {} for now", found.removed, found.retained);
+        }
         text
     })?;
     if found.is_sound() {
@@ -80,10 +87,11 @@ fn gc(args: &ReplicaGcArgs) -> Result<u8, Failure> {
     let done = reclaim(&replica, args.grace, args.dry_run, &progress)?;
     bars.finish();
     exit::print_message(args.json, "replica_gc", &done, |done| {
-        let Reclaimed { place, retired, commits, unnamed, unnamed_bytes, retained, dry_run } = done;
+        let Reclaimed { place, retired, retired_bytes, commits, unnamed, unnamed_bytes, retained, dry_run } = done;
         let verb = if *dry_run { "would remove" } else { "removed" };
         let mut text = format!(
-            "{place}: {verb} {retired} containers of removed content, {commits} earlier commits, and {unnamed} objects that nothing names ({})\n",
+            "{place}: {verb} {retired} containers of removed content ({}), {commits} commits below a later base, and {unnamed} objects that nothing names ({})\n",
+            show(*retired_bytes),
             show(*unnamed_bytes)
         );
         if *retained > 0 {

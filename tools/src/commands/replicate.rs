@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dedupfs::{EngineError, OpenOptions, Pool, Progress};
+use dedupfs_remote::Address;
 use dedupfs_replica::{KeyFile, PoolSource, Replica, ReplicaError, ReplicateOptions, ReplicateReport, replicate};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{FileDevice, PoolLock};
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
         connections: usize::try_from(args.connections).unwrap_or(1),
         take_over: args.take_over,
         completes: args.complete,
+        looks: true,
     };
     loop {
         let before = store.requests();
@@ -71,7 +73,7 @@ pub(crate) fn run(args: &ReplicateArgs) -> Result<u8, Failure> {
                 };
                 exit::print_message(args.json, "replicate", &ran, text)?;
                 // The first run has done that.
-                (options.take_over, options.completes) = (false, false);
+                (options.take_over, options.completes, options.looks) = (false, false, false);
                 match every {
                     Some(every) => every,
                     None => return Ok(exit::OK),
@@ -170,6 +172,9 @@ fn lock(target: &Target, replica: &Replica) -> Result<PoolLock, Failure> {
 fn init(args: &ReplicateArgs, target: &Target, store: &Store) -> Result<Replica, Failure> {
     let data = target::data_root(&target.pool).unwrap_or_else(|| target.pool.clone());
     let pool = target::superblock(&data, Role::Data)?.pool;
+    if let Address::Directory(directory) = &store.address {
+        check_directory(directory, target, &data)?;
+    }
     let file = args.key.passphrase_file.as_deref();
     let secret = match (&args.key.key, args.plain) {
         (None, true) => None,
@@ -196,6 +201,29 @@ fn init(args: &ReplicateArgs, target: &Target, store: &Store) -> Result<Replica,
         return Err(store_check::unusable(&store.address.to_string(), &broken));
     }
     Ok(Replica::init(&store.objects, &pool, secret.as_ref())?)
+}
+
+/// Refuses a directory in the pool that is to be copied, and one that has something else.
+fn check_directory(directory: &Path, target: &Target, data: &Path) -> Result<(), Failure> {
+    let shown = directory.display();
+    let failed = |error: std::io::Error| Failure::failed(format!("cannot look at {shown}: {error}"));
+    let place = directory.canonicalize().map_err(failed)?;
+    let mount = target.mount.as_ref().map(|mount| mount.mountpoint.as_path());
+    if let Some(root) = [target.pool.as_path(), data].into_iter().chain(mount).find(|root| place.starts_with(root)) {
+        let message =
+            format!("{shown} lies in {}, which it is to copy: name a directory on another disk", root.display());
+        return Err(FailureKind::Usage.because(message));
+    }
+    // A check that was cut off leaves its objects, and each its empty directories.
+    let is_ours = |name: &str| name == "lost+found" || name == store::FORMAT || name.starts_with("store-check-");
+    let entries = std::fs::read_dir(&place).map_err(failed)?.flatten();
+    match entries.map(|entry| entry.file_name()).find(|name| !name.to_str().is_some_and(is_ours)) {
+        Some(name) if !place.join(store::FORMAT).exists() => Err(FailureKind::Usage.because(format!(
+            "{shown} has something in it ({}): name an empty directory for a new replica",
+            name.display()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The warning for everybody who makes a key.

@@ -107,6 +107,8 @@ fn a_lost_pool_comes_back_from_a_directory() {
     again(&[]).expect(1, &["--take-over"]);
     again(&["--take-over"]).expect(0, &["commit"]);
     again(&[]).expect(0, &["has everything already"]);
+    // Also a pool that did not change is told.
+    copied.replicate(&[]).run().expect(1, &["another writer"]);
     fs::write(copied.site.mnt.join("late"), "too late").unwrap();
     copied.replicate(&[]).run().expect(1, &["another writer"]);
     tool(&["replica", "status"]).arg(&copied.site.mnt).run().expect(1, &["another writer"]);
@@ -190,14 +192,22 @@ fn mistakes_are_told_with_advice() {
     }
     let copied = Copied::new(directory);
     let wrong = |tool: Tool| tool.env("DEDUPFS_PASSPHRASE", "wrong").run();
-    wrong(copied.of_store(&["replica", "verify"])).expect(2, &["opens no wrapping"]);
+    wrong(copied.of_store(&["replica", "verify"])).expect(2, &["wrong passphrase"]);
     tool(&["replica", "verify", &copied.store]).run().expect(2, &["--key FILE"]);
     copied.replicate(&["--init"]).run().expect(2, &["has a replica already"]);
     tool(&["replicate"]).arg(&copied.site.mnt).arg(copied.site.base.join("absent")).run().expect(2, &["absent"]);
     let other = copied.site.base.join("other");
     fs::create_dir(&other).unwrap();
     tool(&["replicate", "--init"]).args([&copied.site.mnt, &other]).run().expect(2, &["--key FILE", "--plain"]);
-    tool(&["replicate"]).args([&copied.site.mnt, &other]).run().expect(2, &["--init"]);
+    for inside in [copied.site.pool.join("sub"), copied.site.mnt.join("sub")] {
+        fs::create_dir(&inside).unwrap();
+        let init = tool(&["replicate", "--init", "--plain"]).args([&copied.site.mnt, &inside]);
+        init.run().expect(2, &["which it is to copy"]);
+        fs::remove_dir(&inside).unwrap();
+    }
+    let init = tool(&["replicate", "--init", "--plain"]).args([&copied.site.mnt, &copied.site.base]);
+    init.run().expect(2, &["has something in it"]);
+    tool(&["replicate"]).args([&copied.site.mnt, &other]).run().expect(2, &["is its disk mounted", "--init"]);
     tool(&["replicate", "--init", "--plain"]).args([&copied.site.mnt, &other]).ok();
     tool(&["replicate"])
         .args([&copied.site.mnt, &other])
@@ -248,13 +258,13 @@ fn key_files_are_made_and_changed() {
         let tool = Tool::new(DEDUPFS).args(["key", command]).arg(&key).arg(name);
         tool.arg("--passphrase-file").arg(present).arg("--new-passphrase-file").arg(new).run()
     };
-    named("add", "safe", &two, &two).expect(2, &["opens no wrapping"]);
+    named("add", "safe", &two, &two).expect(2, &["wrong passphrase"]);
     named("add", "safe", &one, &two).expect(0, &[]);
     with(&["list"], &one, &one).expect(0, &["first", "safe"]);
     let neighbour = line("key.new", "the key of something else");
     with(&["rotate"], &one, &three).expect(0, &["first"]);
     assert_eq!(fs::read_to_string(&neighbour).unwrap(), "the key of something else\n");
-    named("remove", "safe", &one, &one).expect(2, &["opens no wrapping"]);
+    named("remove", "safe", &one, &one).expect(2, &["wrong passphrase"]);
     named("remove", "safe", &three, &one).expect(0, &[]);
     named("remove", "first", &three, &one).expect(2, &["last wrapping"]);
     fs::write(&key, "nonsense").unwrap();

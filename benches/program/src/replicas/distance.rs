@@ -49,9 +49,9 @@ pub struct Distance {
 impl Distance {
     /// Starts a proxy to a port of this machine, so many milliseconds there and back.
     pub fn new(to: u16, latency_ms: u64) -> Outcome<Self> {
-        let failed = |error: std::io::Error| fail(format!("cannot listen: {error}"));
-        let listener = TcpListener::bind("127.0.0.1:0").or_else(failed)?;
-        let port = listener.local_addr().or_else(failed)?.port();
+        let listening =
+            TcpListener::bind("127.0.0.1:0").and_then(|listener| Ok((listener.local_addr()?.port(), listener)));
+        let (port, listener) = listening.or_else(|error| fail(format!("cannot listen: {error}")))?;
         let (counts, delay) = (Arc::new(Counts::default()), Duration::from_micros(latency_ms * 500));
         let counted = Arc::clone(&counts);
         thread::spawn(move || {

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::{age, refuse_mounted};
 use crate::args::RecoverArgs;
+use crate::args::remote::KeyOptions;
 use crate::commands::replicate::store::Store;
 use crate::control::{Failure, FailureKind};
 use crate::progress::Bars;
@@ -30,6 +31,7 @@ struct Recovered {
 pub(super) fn run(args: &RecoverArgs, from: &str) -> Result<u8, Failure> {
     let data = args.data.clone().unwrap_or_else(|| args.pool.clone());
     refuse_mounted(&[args.pool.as_path(), &data])?;
+    check_place(&args.pool, &data)?;
     let replica = Store::open(from)?.replica(&args.key)?;
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
@@ -68,7 +70,7 @@ pub(super) fn run(args: &RecoverArgs, from: &str) -> Result<u8, Failure> {
     exit::print_message(args.json, "recover", &recovered, |Recovered { recovered, .. }| {
         report::recovered(recovered, age(recovered.restored.time_secs))
     })?;
-    next_step(&pool);
+    next_step(&pool, from, &args.key);
     Ok(exit::OK)
 }
 
@@ -84,9 +86,28 @@ fn tell(restored: &Restored) {
     }
 }
 
-fn next_step(pool: &Path) {
+/// Refuses a meta root of its own that has something in it, before anything is fetched.
+fn check_place(pool: &Path, data: &Path) -> Result<(), Failure> {
+    if pool == data || !pool.exists() {
+        return Ok(());
+    }
+    let entries =
+        std::fs::read_dir(pool).map_err(|error| Failure::failed(format!("cannot read {}: {error}", pool.display())))?;
+    match entries.flatten().map(|entry| entry.file_name()).find(|name| name != "lock" && name != "lost+found") {
+        Some(name) => Err(FailureKind::Usage.because(format!(
+            "{} has something in it ({}): name an empty or new directory, or the same --data as before",
+            pool.display(),
+            name.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn next_step(pool: &Path, from: &str, key: &KeyOptions) {
+    let key = key.key.as_ref().map(|key| format!(" --key {}", key.display())).unwrap_or_default();
     eprintln!(
-        "dedupfs: to replicate the recovered pool to the same place, `dedupfs replicate --take-over {}`: the former machine cannot any more then",
+        "dedupfs: to replicate the recovered pool to the same place: `dedupfs replicate {} '{from}'{key} --take-over`; the former machine is \
+         refused from then on",
         pool.display()
     );
 }

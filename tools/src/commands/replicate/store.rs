@@ -15,6 +15,8 @@ use crate::control::{Failure, FailureKind};
 
 /// Environment variable with a passphrase.
 pub(super) const PASSPHRASE: &str = "DEDUPFS_PASSPHRASE";
+/// The object, and so the file, that every replica has.
+pub(super) const FORMAT: &str = "format";
 /// Longest passphrase and key file that are read.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -81,7 +83,7 @@ pub(crate) fn passphrase(file: Option<&Path>, prompt: &str) -> Result<Vec<u8>, F
         Some(file) => first_line(file),
         None => match std::env::var_os(PASSPHRASE) {
             Some(passphrase) => Ok(passphrase.into_encoded_bytes()),
-            None => asked(prompt),
+            None => asked(prompt, "--passphrase-file, or in the environment as DEDUPFS_PASSPHRASE"),
         },
     }
 }
@@ -91,17 +93,19 @@ pub(crate) fn new_passphrase(file: Option<&Path>) -> Result<Vec<u8>, Failure> {
     if let Some(file) = file {
         return first_line(file);
     }
-    let passphrase = asked("new passphrase: ")?;
-    if passphrase.is_empty() || asked("the same again: ")? != passphrase {
-        return Err(FailureKind::Usage.because("the passphrase is empty, or was not typed twice the same".to_owned()));
-    }
-    Ok(passphrase)
+    let option = "--new-passphrase-file (of `dedupfs replicate --init`: --passphrase-file)";
+    let passphrase = asked("new passphrase: ", option)?;
+    let problem = match () {
+        () if passphrase.is_empty() => "the passphrase is empty",
+        () if asked("the same again: ", option)? != passphrase => "the second passphrase is another one",
+        () => return Ok(passphrase),
+    };
+    Err(FailureKind::Usage.because(problem.to_owned()))
 }
 
-fn asked(prompt: &str) -> Result<Vec<u8>, Failure> {
+fn asked(prompt: &str, option: &str) -> Result<Vec<u8>, Failure> {
     let failed = |error: &dyn std::fmt::Display| {
-        let advice = format!("give it with --passphrase-file, or in the environment as {PASSPHRASE}");
-        FailureKind::Usage.because(format!("no passphrase can be asked for ({error}): {advice}"))
+        FailureKind::Usage.because(format!("no passphrase can be asked for ({error}): give it with {option}"))
     };
     if !std::io::stdin().is_terminal() {
         return Err(failed(&"there is no terminal"));
