@@ -191,9 +191,9 @@ impl Work<'_> {
             None => Locals::default(),
         };
         locals.advance(&self.root.pool, &export.files)?;
-        // These take long: the pool must not be kept from freeing space meanwhile.
-        let takes_long = note.is_none() || self.options.completes;
-        let mut held = if takes_long { None } else { Some(export.held) };
+        // This may compare everything: the pool must not be kept from freeing space meanwhile.
+        drop(export.held);
+        let mut held = None;
         let mut before = self.before(note, last_run.as_ref(), &locals, &export.files, is_doubtful)?;
         let mut files = export.files;
         let uploads = Uploads {
