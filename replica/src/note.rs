@@ -146,7 +146,10 @@ impl<'a> Notes<'a> {
         let bytes = encode_note(&self.pool, &self.place, done, &rows);
         if bytes.len() as u64 > FILE_BYTES_MAX {
             tracing::warn!("too many containers for a note: each run compares all of them");
-            return Ok(self.device.remove(&format!("{}/{COMMIT}", self.directory))?);
+            return match self.device.remove(&format!("{}/{COMMIT}", self.directory)) {
+                Ok(()) | Err(StoreError::NotFound { .. }) => Ok(()),
+                Err(error) => Err(error.into()),
+            };
         }
         Ok(self.device.replace_file(&self.directory, COMMIT, &bytes)?)
     }

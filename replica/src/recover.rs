@@ -120,6 +120,13 @@ fn take_directory(replica: &Replica, data: &dyn Device) -> Result<()> {
         Err(StoreError::NotFound { .. }) => false,
         Err(error) => return Err(error.into()),
     };
+    if is_ours && data.exists(Role::Data.file_name())? {
+        // A crash left the mark behind the superblock. Somebody may use the pool since then.
+        let place = data.describe();
+        return Err(ReplicaError::Usage(format!(
+            "{place} has all content already: `dedupfs recover` without --from makes the pool of it, if there is none yet"
+        )));
+    }
     if is_ours {
         return Ok(());
     }

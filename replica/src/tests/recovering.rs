@@ -92,6 +92,19 @@ fn a_directory_with_something_else_is_refused() {
     assert!(matches!(error, ReplicaError::Usage(_)) && error.to_string().contains("holiday.jpg"), "{error}");
 }
 
+/// A crash between the superblock and the removal of the mark: the pool may be in use since then.
+#[test]
+fn regression_a_data_root_that_is_whole_is_not_written_again() {
+    let site = Site::new();
+    site.change(1);
+    site.replicate().expect("replicates");
+    let (replica, data) = (site.replica().expect("opens"), MemoryDevice::new());
+    restore_data_root(&replica, &data, super::site::STRICT, &NoProgress).expect("restores");
+    data.replace_file("", "replica-recovery", replica.id_hex().as_bytes()).expect("writes");
+    let error = restore_data_root(&replica, &data, super::site::STRICT, &NoProgress).expect_err("is whole");
+    assert!(error.to_string().contains("without --from"), "{error}");
+}
+
 /// Two commits of a chain are exchanged: their checksums are sound, and the chain is not.
 #[test]
 fn a_commit_of_another_history_is_refused() {
