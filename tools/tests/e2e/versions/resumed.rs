@@ -48,8 +48,19 @@ fn signalled(site: &Site, (source, version): (&Path, &Path), signal: Signal) -> 
         // A put that is killed just before it gives its whole copy a name leaves no incomplete version. The next put removes the copy.
         let is_incomplete =
             |name: &String| names(&series.join(name)).iter().any(|name| name.starts_with(INCOMPLETE_PREFIX));
+        remove_unmarked(series);
         left(series).iter().any(is_incomplete).then_some(said)
     })
+}
+
+/// Removes the directories of puts that were killed before they marked them. Later puts leave such ones alone for a minute.
+fn remove_unmarked(series: &Path) {
+    for name in left(series) {
+        let marked = rustix::fs::getxattr(series.join(&name), "user.dedupfs.put", &mut [0; 16]);
+        if marked == Err(rustix::io::Errno::NODATA) {
+            fs::remove_dir(series.join(&name)).expect("a directory without the mark is empty");
+        }
+    }
 }
 
 fn signalled_after(time: Duration, (source, version): (&Path, &Path), signal: Signal) -> Option<String> {
