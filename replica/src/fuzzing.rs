@@ -12,7 +12,9 @@ use crate::encrypted::{EncryptedObjects, Secret};
 use crate::format::Format;
 use crate::key_file::KeyFile;
 use crate::note::{decode_note, decode_run};
+use crate::packs::{Pack, rows_of};
 use crate::stored::Stored;
+use crate::view::Slots;
 
 const POOL: PoolId = PoolId([7; 16]);
 
@@ -43,6 +45,27 @@ pub fn format(bytes: &[u8]) {
     let _any = Format::decode(bytes);
     if let Ok(rows) = Stored::decode_all("rows", bytes) {
         assert_eq!(Stored::encode_all(rows.iter()), bytes);
+    }
+}
+
+/// Tables of a replica.
+pub fn pack(bytes: &[u8]) {
+    let framed = framed(FrameKind::ReplicaPack, 0, bytes);
+    for bytes in [bytes, &framed] {
+        let _any = rows_of(&POOL, bytes);
+        if let Ok(pack) = Pack::decode(&POOL, bytes) {
+            assert_eq!(Pack::decode(&POOL, &pack.encode(&POOL)).ok(), Some(pack));
+        }
+    }
+}
+
+/// Slots of a view.
+pub fn slots(bytes: &[u8]) {
+    let framed = framed(FrameKind::ReplicaSlots, 0, bytes);
+    for bytes in [bytes, &framed] {
+        if let Ok(slots) = Slots::decode(&POOL, bytes) {
+            assert_eq!(slots.encode(&POOL), bytes);
+        }
     }
 }
 

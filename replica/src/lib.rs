@@ -31,18 +31,22 @@ mod format;
 #[doc(hidden)]
 pub mod fuzzing;
 mod key_file;
+mod lease;
 mod local;
 mod note;
+mod packs;
 mod parallel;
 mod place;
 mod reclaim;
 mod recover;
 mod replicate;
 mod source;
+mod state;
 mod stored;
 mod stream;
 mod upload;
 mod verify;
+mod view;
 
 #[cfg(test)]
 mod tests;
@@ -57,3 +61,4 @@ pub use recover::{RestoreOptions, Restored, restore_data_root};
 pub use replicate::{ReplicateOptions, ReplicateReport, replicate};
 pub use source::{Held, PoolSource, Source};
 pub use verify::{VerifyReport, verify};
+pub use view::{View, ViewOptions};

@@ -22,6 +22,8 @@ pub(crate) struct Local {
     pub(crate) kind: ContainerKind,
     pub(crate) address: SlotAddress,
     pub(crate) used_bytes: u32,
+    /// Offset and length of its table of contents, if it has one. Notes leave it out.
+    pub(crate) toc: Option<(u32, u32)>,
 }
 
 /// The containers that an export names.
@@ -52,7 +54,7 @@ impl Locals {
             match record.filter(|record| record.used_bytes > 0) {
                 Some(record) => {
                     let (kind, address, used_bytes) = (record.kind, record.address, record.used_bytes);
-                    self.by_id.insert(id, Local { id, kind, address, used_bytes });
+                    self.by_id.insert(id, Local { id, kind, address, used_bytes, toc: record.toc });
                 }
                 None => drop(self.by_id.remove(&id)),
             }

@@ -360,7 +360,7 @@ pub(crate) fn decode_note(path: &str, pool: &PoolId, bytes: &[u8]) -> std::resul
             let row = Stored::decode(&mut payload)?;
             let address = SlotAddress { file: payload.u32()?, slot: payload.u32()? };
             let Stored { id, kind, used_bytes, .. } = row;
-            note.locals.insert(id, Local { id, kind, address, used_bytes });
+            note.locals.insert(id, Local { id, kind, address, used_bytes, toc: None });
             if row.hash != ContentHash::default() {
                 note.stored.insert(id, row);
             }

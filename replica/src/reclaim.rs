@@ -1,8 +1,9 @@
 //! Removes objects that no state of the replica needs any more.
 //!
-//! 1. Objects that a commit retired, when that commit is older than the grace period.
+//! 1. Objects that a commit retired, when that commit is older than the grace period, and no reader has a lease of an earlier one.
 //! 2. Commits below the newest base that is older than the grace period, and their pieces.
-//! 3. Objects that no commit names: those of runs that were cut off. They are older than the newest commit, by the store's clock: a run begins
+//! 3. Packs of tables that have none of the newest commit.
+//! 4. Objects that no commit names: those of runs that were cut off. They are older than the newest commit, by the store's clock: a run begins
 //!    behind the commit before it, so nothing that it uploads is.
 //!
 //! Nothing that the newest commit names is removed, and no later commit names an older object again (`docs/decisions/0067`). A store may
@@ -12,13 +13,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dedupfs::Progress;
-use dedupfs_store::objects::{Class, Key, Removed};
+use dedupfs_store::objects::{Class, Key, ObjectError, Removed};
 use dedupfs_sync::clock;
 use serde::{Deserialize, Serialize};
 
-use crate::chain::{Head, Rows};
+use crate::chain::{Head, Rows, StoredById};
 use crate::commit::{COMMITS, CommitKind, NUMBER_MAX, commit_key, number_of};
 use crate::error::{ReplicaError, Result};
+use crate::lease;
+use crate::packs::{PACKS, ROWS_WITHIN_BYTES, rows_of};
 use crate::place::Replica;
 use crate::stored::Stored;
 
@@ -58,12 +61,14 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
     let named = replica.stored_at(&newest)?;
     let before_secs = clock::since_epoch().saturating_sub(grace).as_secs();
     let commits = Commits::read(replica, &newest)?;
+    let read_from = lease::oldest_read(replica, dry_run)?.unwrap_or(u64::MAX);
     let mut work = Reclaiming { replica, dry_run, has_retained: false, seen: BTreeSet::new(), report: &mut report };
     let marks = work.marks()?;
     let reclaimed_through = marks.last().copied().unwrap_or(0);
     let (mut done_through, mut goes_on) = (reclaimed_through, true);
     progress.start("removing retired objects", commits.by_number.len() as u64);
-    for (number, _) in commits.by_number.range(reclaimed_through + 1..).take_while(|(_, one)| one.secs < before_secs) {
+    let is_due = |(number, one): &(&u64, &One)| one.secs < before_secs && **number <= read_from;
+    for (number, _) in commits.by_number.range(reclaimed_through + 1..).take_while(is_due) {
         if progress.is_cancelled() {
             return Err(ReplicaError::Ended);
         }
@@ -104,7 +109,9 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
             needed.extend(retired_by(replica, *number)?.iter().map(|row| row.key()).collect::<Result<Vec<_>>>()?);
         }
     }
-    work.unnamed(&needed, before_secs.min(commits.newest_secs), progress)?;
+    let unnamed_before_secs = before_secs.min(commits.newest_secs);
+    work.unnamed(&needed, unnamed_before_secs, progress)?;
+    work.packs(&named, unnamed_before_secs)?;
     Ok(report)
 }
 
@@ -216,6 +223,32 @@ impl Reclaiming<'_> {
         self.replica.objects.create(&key(through)?, &[b"reclaimed"], Class::Metadata)?;
         for number in earlier {
             self.remove(&key(*number)?)?;
+        }
+        Ok(())
+    }
+
+    /// Removes packs that were written before a time and have no table of a named container.
+    fn packs(&mut self, named: &StoredById, before_secs: u64) -> Result<()> {
+        let mut old = Vec::new();
+        self.replica.objects.list(PACKS, None, &mut |key, head| {
+            if head.written_secs.is_some_and(|written_secs| written_secs < before_secs) {
+                old.push((key, head.len_bytes));
+            }
+            Ok(())
+        })?;
+        for (key, len_bytes) in old {
+            let mut head = Vec::new();
+            match self.replica.objects.read(&key, Some(0..ROWS_WITHIN_BYTES), &mut head) {
+                Ok(()) | Err(ObjectError::Absent { .. } | ObjectError::Damaged { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            // A pack is a hint: one that cannot be read is of no use.
+            let rows = rows_of(&self.replica.format.pool, &head).map(|(rows, _)| rows).unwrap_or_default();
+            let is_needed = rows.iter().any(|row| named.get(&row.stored.id) == Some(&row.stored));
+            if !is_needed && self.remove(&key)? {
+                self.report.unnamed += 1;
+                self.report.unnamed_bytes += len_bytes;
+            }
         }
         Ok(())
     }

@@ -3,21 +3,19 @@
 //! Containers go to the slots that the export names, each compared with its name. Containers that an interrupted recovery left are compared as well, and
 //! only missing ones are fetched. The superblock comes last: until then the directory is no data root.
 
-use std::sync::Arc;
-
 use dedupfs::Progress;
-use dedupfs::export::{DATA_ROOT_DIRECTORIES, ExportFiles, ExportPosition, make_count, slot_path};
+use dedupfs::export::{DATA_ROOT_DIRECTORIES, make_count, slot_path};
 use dedupfs_store::StoreError;
-use dedupfs_store::device::{Device, DeviceFile, OpenMode};
-use dedupfs_store::superblock::{Role, Superblock};
+use dedupfs_store::device::{Device, OpenMode};
+use dedupfs_store::superblock::Role;
 use serde::{Deserialize, Serialize};
 
 use crate::chain::StoredById;
-use crate::commit::CommitKind;
 use crate::error::{ReplicaError, Result};
 use crate::local::{DataRoot, Local, Locals};
 use crate::parallel::for_each;
 use crate::place::Replica;
+use crate::state::State;
 
 /// File that marks an unfinished data root; its text is the replica's number.
 const MARK: &str = "replica-recovery";
@@ -69,26 +67,7 @@ pub fn restore_data_root(
     let newest =
         replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
     take_directory(replica, data)?;
-    for directory in DATA_ROOT_DIRECTORIES {
-        data.create_directory(directory)?;
-    }
-    let mut stored = StoredById::new();
-    let mut export = Export::default();
-    replica.walk(&newest, &mut |commit| {
-        if commit.kind == CommitKind::Base {
-            export = Export::begin(data, &commit.position)?;
-            export.superblock.clone_from(&commit.superblock);
-            commit.export_base.download(replica, commit.number, &mut |bytes| export.base.push(bytes))?;
-        }
-        commit.export_log.download(replica, commit.number, &mut |bytes| export.log.push(bytes))?;
-        export.position = commit.position;
-        replica.apply(commit, &mut stored)
-    })?;
-    export.finish()?;
-    let position = export.position;
-    let superblock = superblock(&export.superblock, replica)?;
-    let mut locals = Locals::default();
-    locals.advance(&superblock.pool, &ExportFiles::open(data, &position)?)?;
+    let State { superblock, position, stored, locals } = State::place(replica, &newest, data)?;
     let root = DataRoot { device: data, pool: superblock.pool, slot_bytes: superblock.properties.container_bytes };
     check_room(data, &locals)?;
     let mut report = Restored {
@@ -139,16 +118,6 @@ fn take_directory(replica: &Replica, data: &dyn Device) -> Result<()> {
     Ok(data.replace_file("", MARK, text.as_bytes())?)
 }
 
-fn superblock(bytes: &[u8], replica: &Replica) -> Result<Superblock> {
-    let memory = dedupfs_store::device::MemoryDevice::new();
-    memory.replace_file("", Role::Data.file_name(), bytes)?;
-    let superblock = Superblock::read(&memory, Role::Data).map_err(ReplicaError::of_bytes)?;
-    if superblock.pool == replica.format.pool {
-        return Ok(superblock);
-    }
-    Err(ReplicaError::damaged("the pool's superblock in the replica", replica.format.pool, superblock.pool))
-}
-
 fn check_room(data: &dyn Device, locals: &Locals) -> Result<()> {
     let needed_bytes: u64 = locals.by_id.values().map(|local| u64::from(local.used_bytes)).sum();
     let there_bytes = data.space()?.available_bytes;
@@ -169,54 +138,6 @@ fn check_room(data: &dyn Device, locals: &Locals) -> Result<()> {
     let place = data.describe();
     let path = format!("{needed} MiB: {place} has room for {there} MiB; name a larger disk");
     Err(StoreError::NoSpace { operation: "recover the pool, which takes", path }.into())
-}
-
-/// A file that is written from its beginning.
-#[derive(Default)]
-struct Written {
-    file: Option<Arc<dyn DeviceFile>>,
-    at: u64,
-}
-
-impl Written {
-    fn begin(data: &dyn Device, path: &str) -> Result<Self> {
-        let file = data.open(path, OpenMode::CreateOrWrite)?;
-        file.set_len(0)?;
-        Ok(Self { file: Some(file), at: 0 })
-    }
-
-    fn push(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Some(file) = &self.file {
-            file.write_at(bytes, self.at)?;
-            self.at += bytes.len() as u64;
-        }
-        Ok(())
-    }
-
-    fn finish(&self) -> Result<()> {
-        self.file.as_ref().map_or(Ok(()), |file| Ok(file.sync()?))
-    }
-}
-
-/// The export, as it is brought back.
-#[derive(Default)]
-struct Export {
-    base: Written,
-    log: Written,
-    superblock: Vec<u8>,
-    position: ExportPosition,
-}
-
-impl Export {
-    fn begin(data: &dyn Device, position: &ExportPosition) -> Result<Self> {
-        let (base, log) = (Written::begin(data, &position.base_path())?, Written::begin(data, &position.log_path())?);
-        Ok(Self { base, log, ..Self::default() })
-    }
-
-    fn finish(&self) -> Result<()> {
-        self.base.finish()?;
-        self.log.finish()
-    }
 }
 
 /// Brings containers into their slots.

@@ -27,6 +27,7 @@ use crate::commit::{Commit, CommitHash, CommitKind, commit_key};
 use crate::error::{ReplicaError, Result};
 use crate::local::{DataRoot, Local, Locals};
 use crate::note::{Done, Notes, Run};
+use crate::packs::Packing;
 use crate::place::Replica;
 use crate::source::{Held, Source};
 use crate::stored::Stored;
@@ -196,12 +197,14 @@ impl Work<'_> {
         let mut held = None;
         let mut before = self.before(note, last_run.as_ref(), &locals, &export.files, is_doubtful)?;
         let mut files = export.files;
+        let packing = Packing::default();
         let uploads = Uploads {
             replica: self.replica,
             root: self.root,
             reign: before.done.reign,
             connections: self.options.connections.clamp(1, 64),
             asks_first,
+            packing: &packing,
         };
         if self.options.completes {
             let gone = uploads.take_gone(&mut before.stored, self.progress)?;
@@ -228,6 +231,7 @@ impl Work<'_> {
             let hold = if is_last { Hold::Export } else { Hold::None };
             uploaded.add(self.upload(&uploads, missing, hold, &mut before, &mut added)?);
             if let Some(held) = held.as_ref().filter(|_| is_last) {
+                packing.finish(self.replica)?;
                 self.retire(&locals, &mut before, &mut added);
                 let commit = self.commit(&before, &added, &files)?;
                 held.check()?;

@@ -22,7 +22,7 @@ impl ContentHash {
         Self(hash)
     }
 
-    fn hex(self) -> String {
+    pub(crate) fn hex(self) -> String {
         self.0.iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
             text

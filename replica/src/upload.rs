@@ -10,6 +10,7 @@ use dedupfs_store::{ContainerId, ContainerKind};
 use crate::chain::StoredById;
 use crate::error::{ReplicaError, Result};
 use crate::local::{DataRoot, Local, Read};
+use crate::packs::Packing;
 use crate::parallel::for_each;
 use crate::place::Replica;
 use crate::stored::{ContentHash, Stored};
@@ -28,6 +29,7 @@ pub(crate) struct Uploads<'a> {
     pub(crate) connections: usize,
     /// Another run may have uploaded some: the store is asked first.
     pub(crate) asks_first: bool,
+    pub(crate) packing: &'a Packing,
 }
 
 /// The result of some uploads.
@@ -94,6 +96,7 @@ impl Uploads<'_> {
             let class = if local.kind == ContainerKind::Recipe { Class::Metadata } else { Class::Content };
             self.replica.objects.create(&key, &[&bytes], class).map_err(damaged_in_store)?;
         }
+        self.packing.add(self.replica, local, stored, &bytes)?;
         Ok(Uploaded {
             stored: vec![stored],
             objects: u64::from(!is_there),

@@ -72,6 +72,8 @@ pub enum FrameKind {
     ReplicaFormat = 26,
     ReplicaCommit = 27,
     ReplicaNote = 28,
+    ReplicaPack = 29,
+    ReplicaSlots = 30,
 }
 
 impl FrameKind {
@@ -109,6 +111,8 @@ impl FrameKind {
             26 => (Self::ReplicaFormat, "format of a replica"),
             27 => (Self::ReplicaCommit, "commit of a replica"),
             28 => (Self::ReplicaNote, "note of a replica"),
+            29 => (Self::ReplicaPack, "tables of a replica"),
+            30 => (Self::ReplicaSlots, "slots of a replica"),
             _ => return None,
         })
     }
@@ -327,7 +331,7 @@ mod tests {
     #[test]
     fn every_kind_is_read_as_it_is_written() {
         let known: Vec<u8> = (0..=u8::MAX).filter(|byte| FrameKind::from_u8(*byte).is_some()).collect();
-        assert_eq!(known, (1..=14).chain(16..=28).collect::<Vec<u8>>());
+        assert_eq!(known, (1..=14).chain(16..=30).collect::<Vec<u8>>());
         assert!(known.iter().all(|byte| FrameKind::from_u8(*byte).is_some_and(|kind| kind as u8 == *byte)));
     }
 

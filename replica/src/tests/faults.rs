@@ -129,6 +129,7 @@ fn random_history(seed: u64) -> u64 {
         state % bound
     };
     let site = Site::new();
+    let disk = dedupfs_store::device::MemoryDevice::new();
     let mut pictures = vec![Picture::new()];
     for round in 0..6 {
         site.change(round + below(3));
@@ -162,6 +163,9 @@ fn random_history(seed: u64) -> u64 {
                     )
                 });
             }
+            if below(4) == 0 {
+                let _may_fail = super::viewing::view_in_order(&site, &disk);
+            }
             // Nothing that the newest commit names is gone or another.
             let replica = site.replica().expect("opens");
             if replica.newest().expect("finds").is_some() {
@@ -185,6 +189,8 @@ fn random_history(seed: u64) -> u64 {
     site.faulty.heal();
     site.replicate().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     assert!(site.recovered() == site.picture(), "seed {seed}");
+    let view = super::viewing::view_in_order(&site, &disk).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    assert!(super::viewing::picture(&view) == site.picture(), "seed {seed}: the view");
     site.faulty.injected()
 }
 

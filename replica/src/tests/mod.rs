@@ -8,6 +8,7 @@ mod recovering;
 mod site;
 mod takeover;
 mod verifying;
+mod viewing;
 
 use crate::stream::{INLINE_BYTES_MAX, PIECE_BYTES};
 use site::Site;

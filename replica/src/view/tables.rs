@@ -1,0 +1,203 @@
+//! Tables of contents of a replica's containers on the reader's disk, so that an index is made without asking the store for each.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use dedupfs::Progress;
+use dedupfs_store::device::{Device, DeviceFile, OpenMode};
+use dedupfs_store::objects::{Key, ObjectError};
+use dedupfs_store::{ContainerId, ContainerKind};
+use dedupfs_sync::Mutex;
+
+use crate::error::{ReplicaError, Result};
+use crate::local::Local;
+use crate::packs::{PACK_BYTES_MAX, PACKS, Pack, ROWS_WITHIN_BYTES, rows_of};
+use crate::parallel::for_each;
+use crate::place::Replica;
+use crate::state::State;
+use crate::stored::Stored;
+
+/// Directory of packs on the reader's disk.
+const DIRECTORY: &str = "tables";
+/// Beginning of the names of packs that were made here, of tables that no pack of the store has.
+const OWN: &str = "own-";
+
+/// The place of a table on the reader's disk.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    stored: Stored,
+    at: u32,
+    len_bytes: u32,
+    /// Index of the file, and where the table lies in it.
+    file: u32,
+    offset: u64,
+}
+
+/// The tables that are there.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    files: Vec<Arc<dyn DeviceFile>>,
+    by_id: HashMap<ContainerId, Place>,
+}
+
+impl Tables {
+    /// Opens the tables that an earlier call fetched.
+    pub(crate) fn open(replica: &Replica, device: &dyn Device) -> Result<Self> {
+        let mut tables = Self::default();
+        device.create_directory(DIRECTORY)?;
+        for entry in device.list(DIRECTORY)?.iter().filter(|entry| !entry.is_directory) {
+            let path = format!("{DIRECTORY}/{}", entry.name);
+            // A pack that is damaged here is fetched again, or its tables come from the store.
+            if tables.add(replica, device, &path).is_err() {
+                let _stays = device.remove(&path);
+            }
+        }
+        Ok(tables)
+    }
+
+    /// Fetches the tables of a state that are missing here: packs, and what no pack has.
+    pub(crate) fn fetch(
+        replica: &Replica,
+        device: &dyn Device,
+        state: &State,
+        connections: usize,
+        progress: &dyn Progress,
+    ) -> Result<Self> {
+        let mut tables = Self::open(replica, device)?;
+        let there: HashSet<String> = device.list(DIRECTORY)?.into_iter().map(|entry| entry.name).collect();
+        let mut packs = Vec::new();
+        replica.objects.list(PACKS, None, &mut |key, head| {
+            let name = key.as_str().strip_prefix(PACKS).unwrap_or_default();
+            // A name is the hash of the content. Others are nobody's.
+            let is_name = name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+            if is_name && !there.contains(name) && head.len_bytes <= PACK_BYTES_MAX as u64 {
+                packs.push((key, head.len_bytes));
+            }
+            Ok(())
+        })?;
+        progress.start("fetching tables of contents", packs.iter().map(|(_, len_bytes)| len_bytes).sum());
+        let fetched = for_each(
+            &packs,
+            connections,
+            progress,
+            |(_, len_bytes)| *len_bytes,
+            |(key, _)| fetch_pack(replica, device, key),
+        );
+        progress.finish();
+        for path in fetched?.into_iter().flatten() {
+            tables.add(replica, device, &path)?;
+        }
+        tables.fetch_missing(replica, device, state, connections, progress)?;
+        Ok(tables)
+    }
+
+    /// Reads the tables that no pack has from the containers, and packs them here.
+    fn fetch_missing(
+        &mut self,
+        replica: &Replica,
+        device: &dyn Device,
+        state: &State,
+        connections: usize,
+        progress: &dyn Progress,
+    ) -> Result<()> {
+        let is_missing = |local: &&Local| {
+            let stored = state.stored.get(&local.id);
+            local.kind == ContainerKind::Data
+                && local.toc.is_some()
+                && stored.is_some_and(|stored| self.find(stored).is_none())
+        };
+        let missing: Vec<&Local> = state.locals.by_id.values().filter(is_missing).collect();
+        let own = Mutex::new((Pack::default(), Vec::new()));
+        progress.start("reading tables of contents", missing.len() as u64);
+        let read = for_each(
+            &missing,
+            connections,
+            progress,
+            |_| 1,
+            |local| {
+                let (Some(stored), Some((at, len_bytes))) = (state.stored.get(&local.id), local.toc) else {
+                    return Ok(());
+                };
+                let mut table = Vec::new();
+                let range = u64::from(at)..u64::from(at) + u64::from(len_bytes);
+                replica.objects.read(&stored.key()?, Some(range), &mut table)?;
+                if table.len() != len_bytes as usize || at.saturating_add(len_bytes) > stored.used_bytes {
+                    return Ok(());
+                }
+                let (pack, paths) = &mut *own.lock();
+                pack.push(*stored, at, &table);
+                if pack.is_full() {
+                    paths.push(keep(replica, device, pack)?);
+                }
+                Ok(())
+            },
+        );
+        progress.finish();
+        read?;
+        let (mut pack, mut paths) = own.into_inner();
+        if !pack.rows.is_empty() {
+            paths.push(keep(replica, device, &mut pack)?);
+        }
+        paths.iter().try_for_each(|path| self.add(replica, device, path))
+    }
+
+    fn add(&mut self, replica: &Replica, device: &dyn Device, path: &str) -> Result<()> {
+        let file = device.open(path, OpenMode::Read)?;
+        let mut head = vec![0; ROWS_WITHIN_BYTES.min(file.len()?) as usize];
+        file.read_exact_at(&mut head, 0)?;
+        let (rows, mut offset) = rows_of(&replica.format.pool, &head)?;
+        let number = self.files.len() as u32; // As many as there are packs.
+        for row in rows {
+            let place = Place { stored: row.stored, at: row.at, len_bytes: row.len_bytes, file: number, offset };
+            self.by_id.insert(row.stored.id, place);
+            offset += u64::from(row.len_bytes);
+        }
+        self.files.push(file);
+        Ok(())
+    }
+
+    fn find(&self, stored: &Stored) -> Option<&Place> {
+        self.by_id.get(&stored.id).filter(|place| place.stored == *stored)
+    }
+
+    /// Reads a part of a container from its table. `false`: it is not there. The reader checks the table, which has a checksum.
+    pub(crate) fn read(&self, stored: &Stored, offset: u64, buffer: &mut [u8]) -> bool {
+        let Some(place) = self.find(stored) else { return false };
+        let (start, end) = (u64::from(place.at), u64::from(place.at) + u64::from(place.len_bytes));
+        if offset < start || offset + buffer.len() as u64 > end {
+            return false;
+        }
+        let file = self.files.get(place.file as usize);
+        file.is_some_and(|file| file.read_exact_at(buffer, place.offset + offset - start).is_ok())
+    }
+}
+
+/// Fetches a pack; returns its path here, or nothing if it is damaged or gone: packs are hints.
+fn fetch_pack(replica: &Replica, device: &dyn Device, key: &Key) -> Result<Option<String>> {
+    let bytes = match replica.read(key) {
+        Ok(Some(bytes)) => bytes,
+        Ok(None) => return Ok(None),
+        Err(ReplicaError::Object(error @ ObjectError::Damaged { .. })) => {
+            tracing::warn!(%error, "tables of contents are damaged: they are read from the containers");
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    if let Err(error) = Pack::decode(&replica.format.pool, &bytes) {
+        tracing::warn!(%error, %key, "tables of contents are damaged: they are read from the containers");
+        return Ok(None);
+    }
+    let name = key.as_str().strip_prefix(PACKS).unwrap_or_default();
+    write(device, name, &bytes).map(Some)
+}
+
+/// Writes a pack that was made here, and begins the next one.
+fn keep(replica: &Replica, device: &dyn Device, pack: &mut Pack) -> Result<String> {
+    let bytes = std::mem::take(pack).encode(&replica.format.pool);
+    write(device, &format!("{OWN}{}", blake3::hash(&bytes).to_hex()), &bytes)
+}
+
+fn write(device: &dyn Device, name: &str, bytes: &[u8]) -> Result<String> {
+    device.replace_file(DIRECTORY, name, bytes)?;
+    Ok(format!("{DIRECTORY}/{name}"))
+}
