@@ -508,6 +508,16 @@ pub fn replica_format(data: &[u8]) {
     dedupfs_replica::fuzzing::format(data);
 }
 
+/// Packs of tables of replicas.
+pub fn replica_pack(data: &[u8]) {
+    dedupfs_replica::fuzzing::pack(data);
+}
+
+/// Slots of views of replicas.
+pub fn replica_slots(data: &[u8]) {
+    dedupfs_replica::fuzzing::slots(data);
+}
+
 /// Notes of replicas.
 pub fn replica_note(data: &[u8]) {
     dedupfs_replica::fuzzing::note(data);

@@ -88,15 +88,16 @@ impl Replica {
         &self.place
     }
 
+    /// Tells this replica from all others, in names of files.
+    #[must_use]
+    pub fn name(&self) -> String {
+        format!("{:032x}", u128::from_be_bytes(self.format.replica))
+    }
+
     /// Directory of the notes about this replica, on the meta root of its pool.
     #[must_use]
     pub fn notes_directory(&self) -> String {
-        format!("{NOTES_DIRECTORY}/{}", self.id_hex())
-    }
-
-    /// Tells this replica from all others, in names of files.
-    pub(crate) fn id_hex(&self) -> String {
-        format!("{:032x}", u128::from_be_bytes(self.format.replica))
+        format!("{NOTES_DIRECTORY}/{}", self.name())
     }
 
     /// Reads an object; `None` if it is absent.

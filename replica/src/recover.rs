@@ -93,7 +93,7 @@ pub fn restore_data_root(
 
 /// Takes the directory: it must be empty, or have the mark of this replica.
 fn take_directory(replica: &Replica, data: &dyn Device) -> Result<()> {
-    let text = replica.id_hex();
+    let text = replica.name();
     let is_ours = match data.read_file(MARK, 64) {
         Ok(found) => found == text.as_bytes(),
         Err(StoreError::NotFound { .. }) => false,

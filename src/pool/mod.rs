@@ -12,6 +12,7 @@ mod checking;
 mod closing;
 mod format;
 mod freezing;
+mod healing;
 mod holding;
 mod indexes;
 mod open;

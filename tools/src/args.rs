@@ -180,7 +180,7 @@ pub(crate) struct MkfsArgs {
 #[derive(Args, Debug, Clone, PartialEq, Eq)]
 #[command(after_help = exit::HELP)]
 pub(crate) struct MountArgs {
-    /// Pool to mount
+    /// Pool to mount. Or, with `-o ro`, the replica of one on any machine: `s3://BUCKET/PREFIX?endpoint=URL`, or the directory of a replica
     pub(crate) pool: PathBuf,
     /// Directory to mount on
     #[arg(value_name = "MNT")]
@@ -204,12 +204,20 @@ pub(crate) struct MountArgs {
     /// disk of its content, and on that of names and index, such as 500G. gc, gc=idle: reclaim space in the background, always or only while
     /// nobody reads or writes; gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT as in dedupfs-gc; gc_window=22-6: hours of the day
     /// (local time); gc_interval=SECONDS between two checks [60]; arrange=idle|on|off: put content of new versions together, only while
-    /// nobody reads or writes, always, or never [idle]. memory=SIZE, filters=LIST (`:` between filters) and log_file=FILE override the options above
+    /// nobody reads or writes, always, or never [idle]. memory=SIZE, filters=LIST (`:` between filters), log_file=FILE,
+    /// key=FILE, passphrase_file=FILE, cache=DIR and cache_size=SIZE are as the options of these names
     #[arg(long, short = 'o', value_name = "OPTIONS")]
     pub(crate) options: Vec<String>,
     /// Print the result as JSON
     #[arg(long, conflicts_with = "foreground")]
     pub(crate) json: bool,
+    /// How a replica is read
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub(crate) view: remote::ViewArgs,
+    /// End when the process that started this one ends
+    #[arg(long, hide = true, requires = "daemon_child")]
+    pub(crate) ends_with_parent: bool,
     /// The process that serves. Its standard output is a pipe to the process that started it
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) daemon_child: bool,
@@ -227,6 +235,9 @@ impl MountArgs {
             log_file: None,
             options,
             json: false,
+            #[cfg(feature = "remote")]
+            view: remote::ViewArgs::default(),
+            ends_with_parent: false,
             daemon_child: false,
         }
     }
@@ -369,8 +380,9 @@ fn parse_token(text: &str) -> Result<String, String> {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_OF_COPIES)]
 pub(crate) struct GetArgs {
-    /// Directory or regular file to copy. The mount itself means everything in it
-    #[arg(value_name = "MNT/NAME")]
+    /// Directory or regular file to copy. The mount itself means everything in it. Also of a replica, without its pool:
+    /// `s3://BUCKET/PREFIX/NAME?endpoint=URL`, `file:///DIRECTORY/NAME`
+    #[arg(value_name = "MNT/NAME|STORE/NAME")]
     pub(crate) source: PathBuf,
     /// New name; must not exist
     pub(crate) destination: PathBuf,
@@ -382,6 +394,10 @@ pub(crate) struct GetArgs {
     /// Leave out what this pattern matches, with all below it; counts more than --include. Can be given several times
     #[arg(long, value_name = "PATTERN")]
     pub(crate) exclude: Vec<String>,
+    /// How a replica is read
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub(crate) view: remote::ViewArgs,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -513,6 +529,15 @@ pub(crate) struct ScrubArgs {
     /// After a complete scrub, also run `dedupfs fsck --trial-recovery`
     #[arg(long, conflicts_with_all = ["status", "stop"])]
     pub(crate) trial_recovery: bool,
+    /// Behind the scrub, store lost content again from a replica of the pool that `dedupfs replicate` made: `s3://BUCKET/PREFIX?endpoint=URL`,
+    /// or a directory
+    #[cfg(feature = "remote")]
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["status", "stop"])]
+    pub(crate) heal_from: Option<PathBuf>,
+    /// How the replica is read
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub(crate) view: remote::ViewArgs,
     /// Place for the trial's meta root [default: POOL]
     #[arg(long, value_name = "DIR", requires = "trial_recovery")]
     pub(crate) scratch: Option<PathBuf>,

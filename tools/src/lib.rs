@@ -43,6 +43,8 @@ mod staged;
 mod target;
 mod time;
 mod versions;
+#[cfg(feature = "remote")]
+mod view;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

@@ -140,8 +140,20 @@ pub(crate) fn hidden_files(mountpoint: &Path) -> Option<String> {
     })
 }
 
-/// Starts this program again as the daemon. Returns when it serves or has failed.
-pub(crate) fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
+/// Mounts in the background. A replica is made ready first, in this process, which may have a terminal.
+pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
+    #[cfg(feature = "remote")]
+    if crate::view::is_replica(&args.pool) {
+        let args = crate::view::with_options(args)?;
+        examine(&args.pool, &args.mountpoint)?;
+        let prepared = crate::view::prepare(&args.pool, &args.view, args.memory)?;
+        return start_daemon(&args, &prepared.secrets).map(drop);
+    }
+    start_daemon(args, &[]).map(drop)
+}
+
+/// Starts this program again as the daemon; returns its process when it serves. `secrets` are added to its environment.
+pub(crate) fn start_daemon(args: &MountArgs, secrets: &[(&str, OsString)]) -> Result<Child, Failure> {
     let failed = |what: &str, error: io::Error| Failure::failed(format!("cannot {what}: {error}"));
     let (reader, writer) = io::pipe().map_err(|error| failed("make a pipe", error))?;
     let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
@@ -154,6 +166,7 @@ pub(crate) fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
     let mut child = Command::new(program)
         .arg0("dedupfs")
         .args(daemon_arguments(args))
+        .envs(secrets.iter().map(|(name, value)| (*name, value)))
         .stdin(Stdio::null())
         .stdout(writer)
         .spawn()
@@ -166,7 +179,7 @@ pub(crate) fn start_daemon(args: &MountArgs) -> Result<(), Failure> {
             if let Some(warning) = hidden {
                 eprintln!("dedupfs: warning: {warning}");
             }
-            Ok(())
+            Ok(child)
         }
         Some(Outcome::Failed(failure)) => {
             // Wait, so that the pool is free when this returns.
@@ -192,6 +205,19 @@ fn daemon_arguments(args: &MountArgs) -> Vec<OsString> {
     }
     if let Some(file) = &args.log_file {
         option("--log-file", file.into());
+    }
+    #[cfg(feature = "remote")]
+    {
+        let view = &args.view;
+        let files =
+            [("--key", &view.key.key), ("--passphrase-file", &view.key.passphrase_file), ("--cache", &view.cache)];
+        for (name, path) in files {
+            path.iter().for_each(|path| option(name, path.into()));
+        }
+        view.cache_size.iter().for_each(|bytes| option("--cache-size", bytes.to_string().into()));
+    }
+    if args.ends_with_parent {
+        list.push("--ends-with-parent".into());
     }
     list.push("--".into());
     list.push(args.pool.clone().into());
@@ -264,6 +290,13 @@ mod tests {
             log_file: Some("/l".into()),
             options: vec!["ro,dev".to_owned()],
             json: false,
+            #[cfg(feature = "remote")]
+            view: crate::args::remote::ViewArgs {
+                key: crate::args::remote::KeyOptions { key: Some("/k".into()), passphrase_file: Some("/p".into()) },
+                cache: Some("/c".into()),
+                cache_size: Some(1 << 30),
+            },
+            ends_with_parent: true,
         };
         let mut line: Vec<OsString> = vec!["dedupfs".into()];
         line.extend(daemon_arguments(&args));

@@ -24,7 +24,8 @@ const PLAIN_OPTIONS: [&str; 9] = ["dev", "nodev", "suid", "nosuid", "exec", "noe
 const OPTIONS_HELP: &str = "known are ro, rw, allow_other, relatime, noatime, nodiratime, dev, suid, noexec, sync, dirsync (and their \
                             opposites), no_open, threads=N, keep_awake=auto|on|off, data_limit=SIZE, meta_limit=SIZE, memory=SIZE, filters=LIST, \
                             log_file=FILE, gc[=on|idle|off], gc_threshold=PERCENT, gc_leave=PERCENT, gc_share=PERCENT, \
-                            gc_window=HOUR-HOUR, gc_interval=SECONDS, arrange=idle|on|off, and those of mount(8) and systemd";
+                            gc_window=HOUR-HOUR, gc_interval=SECONDS, arrange=idle|on|off, for replicas \
+                            key=FILE, passphrase_file=FILE, cache=DIR, cache_size=SIZE, and those of mount(8) and systemd";
 
 #[derive(Debug)]
 pub(crate) struct Options {
@@ -36,6 +37,16 @@ pub(crate) struct Options {
     pub(crate) log_file: Option<PathBuf>,
     pub(crate) gc: Policy,
     pub(crate) remount: bool,
+    pub(crate) replica: ReplicaOptions,
+}
+
+/// How a replica is read.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ReplicaOptions {
+    pub(crate) key: Option<PathBuf>,
+    pub(crate) passphrase_file: Option<PathBuf>,
+    pub(crate) cache: Option<PathBuf>,
+    pub(crate) cache_bytes: Option<u64>,
 }
 
 /// Splits lists at commas; `filters="open,sealed"` is one option.
@@ -80,6 +91,7 @@ pub(crate) fn parse_known(pool: &Path, lists: &[String]) -> Result<(Options, Vec
         log_file: None,
         gc: Policy::default(),
         remount: false,
+        replica: ReplicaOptions::default(),
     };
     let (mut unknown, mut shown) = (Vec::new(), Vec::new());
     for option in split(lists) {
@@ -169,7 +181,12 @@ impl Options {
                 let plan = list.replace(':', ",").parse();
                 self.filters = Some(plan.map_err(|advice| wrong(format!("{advice}; put `:` between filters")))?);
             }
-            ("log_file", "") => return Err(wrong("a file is needed".to_owned())),
+            ("log_file" | "key" | "passphrase_file", "") => return Err(wrong("a file is needed".to_owned())),
+            ("cache", "") => return Err(wrong("a directory is needed".to_owned())),
+            ("key", path) => self.replica.key = Some(path.into()),
+            ("passphrase_file", path) => self.replica.passphrase_file = Some(path.into()),
+            ("cache", path) => self.replica.cache = Some(path.into()),
+            ("cache_size", value) => self.replica.cache_bytes = Some(size::parse_size(value).map_err(wrong)?),
             ("log_file", path) => self.log_file = Some(path.into()),
             (name, "") if PLAIN_OPTIONS.contains(&name) => self.mount.extra.push(name.to_owned()),
             (name, _)

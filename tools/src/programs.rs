@@ -121,14 +121,13 @@ fn mount_or_serve(args: &MountArgs) -> Result<u8, Failure> {
         return Ok(serve::run(args).map_or_else(|failure| exit::code(failure.kind), |()| exit::OK));
     }
     let is_remount = mount_options::split(&args.options).iter().any(|option| option == "remount");
-    let result = if is_remount {
-        remount::run(&args.mountpoint, &args.options, Origin::CommandLine)
+    if is_remount {
+        remount::run(&args.mountpoint, &args.options, Origin::CommandLine)?;
     } else if args.foreground {
-        serve::run(args)
+        serve::run(args)?;
     } else {
-        mount::start_daemon(args)
-    };
-    result?;
+        mount::run(args)?;
+    }
     exit::print_done(args.json, "mount")?;
     Ok(exit::OK)
 }

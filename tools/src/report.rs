@@ -20,8 +20,10 @@ use dedupfs::stats::{IndexSummary, Level, PoolStats, RootSpace, VersionTotals};
 use serde::Serialize;
 use serde_json::json;
 
+pub(crate) use self::damage::{
+    Healed, healed, repair_json, repair_plan, repaired, scrub, scrub_json, scrub_status, trial,
+};
 use self::damage::{affected, could_repair};
-pub(crate) use self::damage::{repair_json, repair_plan, repaired, scrub, scrub_json, scrub_status, trial};
 pub(crate) use self::profile::profile;
 pub(crate) use self::reclaim::{log_reclaimed, reclaim, reclaim_status};
 pub(crate) use self::transfer::{transfer, transfer_problems};

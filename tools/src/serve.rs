@@ -15,6 +15,7 @@
 mod background;
 mod daemon;
 mod ending;
+mod source;
 mod transfers;
 
 use std::fs::File;
@@ -34,6 +35,7 @@ use signal_hook::iterator::Signals;
 use self::background::Background;
 use self::daemon::{Daemon, End};
 use self::ending::ended_within;
+use self::source::Source;
 use self::transfers::Transfers;
 use crate::args::MountArgs;
 use crate::control::{ControlServer, Failure, FailureKind, PoolSocket, lacks_room};
@@ -60,6 +62,9 @@ enum Event {
 
 /// Serves a mount until it ends, in the foreground or as the process started by [`mount::start_daemon`].
 pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
+    if args.ends_with_parent {
+        end_with_parent()?;
+    }
     if !args.daemon_child {
         let has_file = args.log_file.is_some()
             || mount_options::split(&args.options).iter().any(|option| option.starts_with("log_file="));
@@ -85,6 +90,18 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     result
 }
 
+/// Asks for a signal when the process ends that started this one.
+fn end_with_parent() -> Result<(), Failure> {
+    let failed =
+        |error: rustix::io::Errno| Failure::failed(format!("cannot watch the process that started this one: {error}"));
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).map_err(failed)?;
+    // It may have ended before.
+    match rustix::process::getppid() {
+        None | Some(rustix::process::Pid::INIT) => Err(Failure::failed("the process that started this one has ended")),
+        Some(_) => Ok(()),
+    }
+}
+
 fn leave_terminal(log: &LogSink) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::failed(format!("cannot leave the terminal: {error}"));
     // Fails for a leader of a process group, which needs no new session.
@@ -101,8 +118,10 @@ fn serve(
     notifier: &Notifier,
     ready: impl FnOnce(Option<String>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let pool_root = target::pool(&args.pool)?;
+    let source = Source::find(args)?;
+    let pool_root = source.root().to_owned();
     let given = mount_options::parse(&pool_root, &args.options)?;
+    source.check(&given)?;
     let options = &given.mount;
     let mountpoint = mount::examine(&pool_root, &args.mountpoint)?;
     let log_file = log_file(args, &given, &pool_root, &mountpoint.path)?;
@@ -113,19 +132,16 @@ fn serve(
     let memory_bytes = given.memory_bytes.unwrap_or(args.memory);
     let warnings: Vec<String> = filters.warning().into_iter().chain(size::beyond_machine(memory_bytes)).collect();
     notifier.status("opening the pool");
-    let pool = access::open_for_mount(
-        &pool_root,
-        &OpenOptions {
-            memory_bytes,
-            read_only: options.read_only,
-            note: format!("dedupfs mount on {}", mountpoint.path.display()),
-            commit_interval: COMMIT_INTERVAL,
-            filters: filters.clone(),
-            limits: given.limits,
-            access_times: given.access_times(),
-            ..OpenOptions::default()
-        },
-    )?;
+    let pool = source.open(&OpenOptions {
+        memory_bytes,
+        read_only: options.read_only,
+        note: format!("dedupfs mount on {}", mountpoint.path.display()),
+        commit_interval: COMMIT_INTERVAL,
+        filters: filters.clone(),
+        limits: given.limits,
+        access_times: given.access_times(),
+        ..OpenOptions::default()
+    })?;
     if let Some(path) = &log_file
         && let Err(error) = log.switch_to(path)
     {
@@ -136,7 +152,9 @@ fn serve(
         tracing::warn!(%error, "no log is kept: cannot write {}", path.display());
         log.release();
     }
-    if let Some(seek) = pool.measure_seeks() {
+    if source.is_local()
+        && let Some(seek) = pool.measure_seeks()
+    {
         tracing::info!(microseconds = seek.as_micros() as u64, "a seek of the data disk");
     }
     let served = mount_and_listen(&pool, &pool_root, &mountpoint, &given, &events);
@@ -153,7 +171,9 @@ fn serve(
         version = env!("CARGO_PKG_VERSION"),
         "mounted"
     );
-    if let Err(failure) = ready(notice(&pool, &warnings, mountpoint.is_dead)) {
+    let notices = [source.notice(), notice(&pool, &warnings, mountpoint.is_dead)];
+    let notices: Vec<String> = notices.into_iter().flatten().collect();
+    if let Err(failure) = ready((!notices.is_empty()).then(|| notices.join("; "))) {
         tracing::error!(%failure, "a step after mounting failed: the mount serves nevertheless");
     }
     // After the notice: a daemon without a log has left the terminal, which shows each warning once.
@@ -165,7 +185,9 @@ fn serve(
         tracing::error!(%failure, "nothing is reclaimed in the background");
         None
     });
-    if let Err(error) = pool.watch_export() {
+    if source.is_local()
+        && let Err(error) = pool.watch_export()
+    {
         tracing::error!(%error, "the export on the data root is not verified by this mount");
     }
     let session_result = wait_for_end(&daemon, &happened, notifier);

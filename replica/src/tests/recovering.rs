@@ -100,7 +100,7 @@ fn regression_a_data_root_that_is_whole_is_not_written_again() {
     site.replicate().expect("replicates");
     let (replica, data) = (site.replica().expect("opens"), MemoryDevice::new());
     restore_data_root(&replica, &data, super::site::STRICT, &NoProgress).expect("restores");
-    data.replace_file("", "replica-recovery", replica.id_hex().as_bytes()).expect("writes");
+    data.replace_file("", "replica-recovery", replica.name().as_bytes()).expect("writes");
     let error = restore_data_root(&replica, &data, super::site::STRICT, &NoProgress).expect_err("is whole");
     assert!(error.to_string().contains("without --from"), "{error}");
 }

@@ -448,6 +448,26 @@ impl Deduplicator {
         Ok(true)
     }
 
+    /// Stores a chunk again, from another copy of its bytes, if it is lost. Its references stay counted. Returns false if the index has a copy,
+    /// or nothing refers to it.
+    ///
+    /// # Errors
+    /// `Corrupt` if the bytes are not those of the chunk; index and container errors.
+    pub fn replace_chunk(&self, stream: StreamId, fingerprint: Fingerprint, bytes: &[u8]) -> Result<bool> {
+        let found = self.fingerprinter.of(bytes);
+        if found != fingerprint {
+            return Err(StoreError::corrupt("chunk", fingerprint, found).into());
+        }
+        let _section = self.enter();
+        if !self.indexes.chunks.get(&fingerprint)?.is_some_and(|cell| cell.location.is_lost()) {
+            return Ok(false);
+        }
+        let child = Child { fingerprint, len_bytes: bytes.len() as u64, hint: ContainerId::NONE };
+        let entry = SegmentEntry { child, data: Some(bytes), is_named: false };
+        self.place_chunks(stream, &[entry], &mut [child], &Own::default(), None)?;
+        Ok(true)
+    }
+
     /// Stores a node again, from another copy of its bytes, if the index places it in `container`, or has quarantined it:
     /// no copy there can be believed. Its children stay counted as they are, as when a node moves. Returns false if the
     /// index has another copy.

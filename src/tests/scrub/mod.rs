@@ -3,6 +3,7 @@
 mod beside;
 mod crash;
 mod flips;
+mod heal;
 mod quarantine;
 mod repair;
 

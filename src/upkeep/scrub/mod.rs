@@ -7,7 +7,8 @@
 //!    return after some tries counts as bad as soon as the disk returns other content: a loose cable is no loss.
 //! 3. The position is made durable now and then ([`position`]). After a crash or a stop, the next scrub resumes there.
 //! 4. Then the export on the data root is verified, and its bad parts are rewritten ([`crate::durability::export`]).
-//! 5. At the end the files that need lost content are named ([`crate::upkeep::affected`]).
+//! 5. What is lost can be stored again from a copy of the pool elsewhere ([`heal`]).
+//! 6. At the end the files that need lost content are named ([`crate::upkeep::affected`]).
 //!
 //! A scrub takes no lock that writers, reclaiming or checks wait for. Only one scrub runs at a time. A container freed
 //! meanwhile is no finding; one filled meanwhile is left to the next scrub. Reclaiming and a scrub wait for each other
@@ -17,6 +18,7 @@
 //! uncompressed), the records of all containers, 40 bytes for each bad chunk of a batch, and the memory for naming
 //! files.
 
+mod heal;
 mod position;
 mod quarantine;
 mod repair;
@@ -29,6 +31,7 @@ use std::time::Duration;
 use dedupfs_sync::Mutex;
 use serde::{Deserialize, Serialize};
 
+pub use self::heal::{COPIES_BYTES_MAX, LOST_AT_ONCE, LostContent, copies_from, copies_to, lost_from, lost_to};
 pub use self::position::{FILE_NAME as POSITION_FILE, ScrubPosition};
 pub(crate) use self::quarantine::BadCopy;
 pub use self::run::scrub;

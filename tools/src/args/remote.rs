@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-use crate::{duration, exit};
+use crate::{duration, exit, size};
 
 /// Finds out whether a store can hold copies of pools.
 ///
@@ -24,7 +24,7 @@ pub(crate) struct StoreCheckArgs {
 }
 
 /// The key of an encrypted replica.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct KeyOptions {
     /// Key file of the replica, if it is encrypted
     #[arg(long, value_name = "FILE")]
@@ -32,6 +32,21 @@ pub(crate) struct KeyOptions {
     /// File with the passphrase of the key file, in its first line [default: DEDUPFS_PASSPHRASE in the environment, else asked for]
     #[arg(long, value_name = "FILE")]
     pub(crate) passphrase_file: Option<PathBuf>,
+}
+
+/// How a replica is read where its pool is not.
+#[derive(Args, Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct ViewArgs {
+    /// The key
+    #[command(flatten)]
+    pub(crate) key: KeyOptions,
+    /// With a replica: directory on a disk of this machine that keeps its names, and content that was read. What is read is not encrypted there
+    /// [default: /var/cache/dedupfs for root, else ~/.cache/dedupfs]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cache: Option<PathBuf>,
+    /// With a replica: content that is kept there. Names, indexes and tables of contents, about one or two percent of the pool, come on top [default: 20G]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse_size)]
+    pub(crate) cache_size: Option<u64>,
 }
 
 /// Copies a pool to a store on another machine, encrypted, and each byte once: `dedupfs replicate /mnt/backup

@@ -113,13 +113,18 @@ pub(crate) struct ForgetArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct ListArgs {
-    /// Mountpoint or pool, for all versions; or a directory in a mount, for those directly in it; without it, the only mount
-    #[arg(value_name = "POOL|MNT|MNT/DIR")]
+    /// Mountpoint or pool, for all versions; or a directory in a mount, for those directly in it; without it, the only mount. Or a replica:
+    /// `s3://BUCKET/PREFIX?endpoint=URL`, `file:///DIRECTORY`
+    #[arg(value_name = "POOL|MNT|MNT/DIR|STORE")]
     pub(crate) target: Option<PathBuf>,
     /// Also count the bytes that only this version holds: what its removal alone would free, before compression. Exact. Takes time for what
     /// is unique in each version, and reads no content
     #[arg(long)]
     pub(crate) sizes: bool,
+    /// How a replica is read
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub(crate) view: super::remote::ViewArgs,
     /// Print the result as JSON, with whole fingerprints and sizes in bytes
     #[arg(long)]
     pub(crate) json: bool,
@@ -134,16 +139,20 @@ pub(crate) struct ListArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct DiffArgs {
-    /// Version, or a directory in one
-    #[arg(value_name = "MNT/BEFORE")]
+    /// Version, or a directory in one. Also of a replica: `s3://BUCKET/PREFIX/NAME?endpoint=URL`, `file:///DIRECTORY/NAME`
+    #[arg(value_name = "MNT/BEFORE|STORE/BEFORE")]
     pub(crate) before: PathBuf,
     /// The same of a later one
-    #[arg(value_name = "MNT/AFTER")]
+    #[arg(value_name = "MNT/AFTER|STORE/AFTER")]
     pub(crate) after: PathBuf,
     /// List names of which only attributes differ, too: mode, owner, flags, extended attributes and access lists, hard links, or the time of
     /// change of anything but a directory
     #[arg(long)]
     pub(crate) attributes: bool,
+    /// How a replica is read
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub(crate) view: super::remote::ViewArgs,
     /// Print JSON: lines of changes, and a line with their sums
     #[arg(long)]
     pub(crate) json: bool,

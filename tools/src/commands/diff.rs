@@ -1,5 +1,7 @@
 //! `dedupfs diff`: the daemon compares, and the tool prints page by page.
 
+use std::path::Path;
+
 use dedupfs::{ChangeKind, DifferencePage, Progress as _, is_frozen};
 
 use crate::args::versions::DiffArgs;
@@ -10,7 +12,19 @@ use crate::versions::Directory;
 use crate::{exit, interrupt};
 
 pub(crate) fn run(args: &DiffArgs) -> Result<u8, Failure> {
-    let [before, after] = [open(&args.before)?, open(&args.after)?];
+    #[cfg(feature = "remote")]
+    {
+        let located = crate::view::Located::find(&[&args.before, &args.after], &args.view)?;
+        let [before, after] = located.paths.as_slice() else { return Err(Failure::failed("two paths are needed")) };
+        run_at(args, before, after)
+    }
+    #[cfg(not(feature = "remote"))]
+    run_at(args, &args.before, &args.after)
+}
+
+/// Compares two paths in a mount.
+fn run_at(args: &DiffArgs, before: &Path, after: &Path) -> Result<u8, Failure> {
+    let [before, after] = [open(before, &args.before)?, open(after, &args.after)?];
     if before.place.device != after.place.device {
         let (one, other) = (args.before.display(), args.after.display());
         return Err(FailureKind::Usage.because(format!("{one} is in another mount than {other}: `diff -r` reads both")));
@@ -46,11 +60,11 @@ pub(crate) fn run(args: &DiffArgs) -> Result<u8, Failure> {
     }
 }
 
-fn open(path: &std::path::Path) -> Result<Directory, Failure> {
+fn open(path: &Path, shown: &Path) -> Result<Directory, Failure> {
     Directory::if_mounted(path)?.filter(|directory| is_frozen(directory.place.ino)).ok_or_else(|| {
         FailureKind::Usage.because(format!(
             "{} is no version, and no directory of one: `dedupfs list` names versions, `dedupfs snapshot` makes one of a live directory",
-            path.display()
+            shown.display()
         ))
     })
 }

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use dedupfs::Progress as _;
 use dedupfs::transfer::Patterns;
@@ -10,15 +11,26 @@ use dedupfs::transfer::Patterns;
 use crate::args::GetArgs;
 use crate::control::{Failure, FailureKind, GetRequest};
 use crate::inside::{self, NewName};
-use crate::interrupt;
 use crate::progress::Bars;
+use crate::{exit, interrupt};
 
 /// Most bytes of all patterns: a request is bounded.
 const PATTERNS_BYTES_MAX: usize = 16 * 1024;
 
 pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
+    #[cfg(feature = "remote")]
+    {
+        let located = crate::view::Located::find(&[&args.source], &args.view)?;
+        located.paths.iter().try_fold(exit::OK, |_, path| run_at(args, path))
+    }
+    #[cfg(not(feature = "remote"))]
+    run_at(args, &args.source)
+}
+
+/// Copies from a path in a mount.
+fn run_at(args: &GetArgs, path: &Path) -> Result<u8, Failure> {
     let (source, destination) = (args.source.display(), args.destination.display());
-    let (from, metadata) = inside::open_source(&args.source)?;
+    let (from, metadata) = inside::open_source(path)?;
     let Some(place) = inside::find(&from)? else {
         return Err(FailureKind::Usage.because(format!(
             "{source} is in no mounted dedupfs: `dedupfs get MNT/NAME DESTINATION` copies out of one"

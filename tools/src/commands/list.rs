@@ -1,6 +1,7 @@
 //! `dedupfs list`: the versions of a pool, or of one directory.
 
 use std::collections::HashMap;
+use std::path::Path;
 
 use dedupfs::{Progress as _, VersionInfo, WouldFree, is_frozen};
 use dedupfs_service::ROOT_INO;
@@ -28,7 +29,18 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
         Some(given) => given.clone(),
         None => mountinfo::only()?,
     };
-    let shown = given.display();
+    #[cfg(feature = "remote")]
+    {
+        let located = crate::view::Located::find(&[&given], &args.view)?;
+        located.paths.iter().try_fold(exit::OK, |_, path| run_at(args, path, &given))
+    }
+    #[cfg(not(feature = "remote"))]
+    run_at(args, &given, &given)
+}
+
+/// Lists versions of a pool or a mount, or in a directory of one; `shown` is its name in messages.
+fn run_at(args: &ListArgs, given: &Path, shown: &Path) -> Result<u8, Failure> {
+    let shown = shown.display();
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let ask = |daemon: &mut ControlClient, only| -> Result<(Vec<VersionInfo>, Sizes), Failure> {
@@ -36,7 +48,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
         let sizes = if args.sizes { daemon.version_sizes(only, &progress)? } else { Sizes::new() };
         Ok((versions, sizes))
     };
-    let directory = Directory::if_mounted(&given)?;
+    let directory = Directory::if_mounted(given)?;
     let is_mounted = directory.is_some();
     let ((versions, sizes), is_whole) = match directory {
         Some(directory) if is_frozen(directory.place.ino) => {
@@ -49,7 +61,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
             (ask(&mut directory.daemon()?, only)?, only.is_none())
         }
         None => {
-            let target = target::resolve(&given)?;
+            let target = target::resolve(given)?;
             let asked = match access::reach(&target.pool, &access::to_read("dedupfs list"))? {
                 Access::Daemon(mut daemon) => ask(&mut daemon, None)?,
                 Access::Local(pool) => access::with_local(&pool, |pool| {

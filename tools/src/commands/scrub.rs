@@ -1,5 +1,8 @@
 //! `dedupfs scrub`. Its exit codes are those of fsck.
 
+#[cfg(feature = "remote")]
+mod heal;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -75,6 +78,20 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<u8, Failure> {
         exit::print(&report::scrub(&result))?;
     }
     let (mut trial, mut code) = (None, code(&result));
+    #[cfg(feature = "remote")]
+    let healed = match &args.heal_from {
+        Some(store) => Some(heal::run(&pool, store, &args.view)?),
+        None => None,
+    };
+    #[cfg(not(feature = "remote"))]
+    let healed = None;
+    if let Some(healed) = &healed {
+        exit::tell(&report::healed(healed));
+        // Everything that was found is whole again.
+        if healed.left == 0 && healed.healed > 0 && !result.is_export_bad() && !result.counts_in_doubt {
+            code = code & !exit::FSCK_UNCORRECTED | exit::FSCK_CORRECTED;
+        }
+    }
     if args.trial_recovery {
         // A signal may have come when the scrub was done and its result was not here yet.
         if !result.finished || interrupt::exit_code().is_some() {
@@ -95,7 +112,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<u8, Failure> {
         }
     }
     exit::print(&match (args.json, &trial) {
-        (true, made) => report::scrub_json(&result, made.as_ref())?,
+        (true, made) => report::scrub_json(&result, made.as_ref(), healed.as_ref())?,
         (false, made) => made.as_ref().map(report::trial).unwrap_or_default(),
     })?;
     Ok(code)

@@ -178,6 +178,18 @@ impl ControlClient {
         self.request(&Request::StopTrial)
     }
 
+    /// Has lost content written to `file`, from its beginning.
+    #[cfg(feature = "remote")]
+    pub(crate) fn lost_content(&mut self, max: u32, file: BorrowedFd<'_>) -> Result<(), Failure> {
+        self.ask_with(&Request::LostContent { max }, &[file], &NoProgress)
+    }
+
+    /// Has lost content stored again from copies in `file`; returns how much of it was lost.
+    #[cfg(feature = "remote")]
+    pub(crate) fn heal(&mut self, len_bytes: u32, file: BorrowedFd<'_>) -> Result<u64, Failure> {
+        self.ask_with(&Request::Heal { len_bytes }, &[file], &NoProgress)
+    }
+
     /// Makes a trial recovery from the data root alone, in scratch space below this absolute path.
     pub(crate) fn trial_recovery(&mut self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {
         self.ask(&Request::TrialRecovery(scratch.to_owned()), progress)

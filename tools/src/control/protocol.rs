@@ -96,6 +96,15 @@ pub(crate) enum Request {
     ScrubStatus,
     StopScrub,
     StopTrial,
+    /// Writes lost content, at most so much, to the file that travels with it: [`lost_to`](dedupfs::scrub::lost_to).
+    LostContent {
+        max: u32,
+    },
+    /// Stores lost content again, from copies in so many bytes of the file that travels with it: [`copies_to`](dedupfs::scrub::copies_to). Returns
+    /// how much of it was lost.
+    Heal {
+        len_bytes: u32,
+    },
     /// Makes a trial recovery from the data root alone, in scratch space below this absolute path:
     /// [`TrialReport`](dedupfs::TrialReport).
     TrialRecovery(PathBuf),
@@ -249,6 +258,8 @@ mod tests {
             Request::ScrubStatus,
             Request::StopScrub,
             Request::StopTrial,
+            Request::LostContent { max: 7 },
+            Request::Heal { len_bytes: 8 },
             Request::TrialRecovery(PathBuf::from("/scratch")),
             Request::Reclaim(ReclaimOptions::default()),
             Request::ReclaimStatus,

@@ -3,7 +3,7 @@
 //! umount(8) sees only that a mount is of type FUSE, and then does not call our helper, unless the mount has options that only mount(8)
 //! knows. So the mount gets such an option: `x-dedupfs`, recorded in `/run/mount/utab` by mount(8) itself.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::namespace;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &MountHelper) -> Result<u8, Failure> {
         tell(args, if known.mount.read_only { "remounted read-only" } else { "remounted" });
         return Ok(exit::OK);
     }
-    let pool = target::pool(&args.pool)?;
+    let pool = pool_or_replica(&args.pool)?;
     mount_options::parse(&pool, &options)?;
     if args.fake {
         mount::examine(&pool, &args.mountpoint)?;
@@ -40,12 +40,21 @@ pub(crate) fn run(args: &MountHelper) -> Result<u8, Failure> {
     }
     let options = with_defaults(options);
     let is_netdev = mount_options::split(&options).iter().any(|option| option == "_netdev");
-    mount::start_daemon(&MountArgs::with_options(pool.clone(), args.mountpoint.clone(), options))?;
+    mount::run(&MountArgs::with_options(pool.clone(), args.mountpoint.clone(), options))?;
     if !args.no_mtab && rustix::process::geteuid().is_root() {
         note_for_umount(&pool, &args.mountpoint, is_netdev);
     }
     tell(args, "mounted");
     Ok(exit::OK)
+}
+
+/// Resolves the pool, which may be a replica.
+fn pool_or_replica(place: &Path) -> Result<PathBuf, Failure> {
+    #[cfg(feature = "remote")]
+    if crate::view::is_replica(place) {
+        return Ok(place.to_owned());
+    }
+    target::pool(place)
 }
 
 /// Adds the defaults of mounts, which mount(8) does not pass on: of `-o dev,suid`, and of `defaults`, nothing arrives. So device files and

@@ -7,6 +7,7 @@ use dedupfs::check::AffectedFiles;
 use dedupfs::export::ExportCheck;
 use dedupfs::repair::RepairReport;
 use dedupfs::scrub::{ScrubReport, ScrubStatus};
+use serde::Serialize;
 
 use super::{DOUBT, check, json, list, message};
 use crate::control::Failure;
@@ -38,12 +39,44 @@ pub(crate) fn repair_json(report: &RepairReport) -> Result<String, Failure> {
     message("repair", &json!({ "repaired": report.plan, "check": report.check, "rebuilt": report.rebuilt }))
 }
 
-/// The result of `dedupfs scrub --json`: the scrub, and its trial recovery if one was made.
-pub(crate) fn scrub_json(report: &ScrubReport, trial: Option<&TrialReport>) -> Result<String, Failure> {
+/// The result of `dedupfs scrub --heal-from`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Healed {
+    /// Lost chunks and recipe nodes that were stored again.
+    pub(crate) healed: u64,
+    /// Those that are lost still.
+    pub(crate) left: u64,
+    /// The commit of the replica.
+    pub(crate) commit: u64,
+}
+
+pub(crate) fn healed(healed: &Healed) -> String {
+    let Healed { healed, left, commit } = healed;
+    match (healed, left) {
+        (0, 0) => "nothing is lost: the replica was not needed\n".to_owned(),
+        (healed, 0) => format!(
+            "healed: {healed} lost chunks and recipe nodes were stored again from commit {commit} of the replica; nothing is lost any more\n"
+        ),
+        (healed, left) => format!(
+            "healed: {healed} lost chunks and recipe nodes were stored again from commit {commit} of the replica; {left} are lost still, because that state \
+             has no sound copy of them: the next backup of the same data heals what it has\n"
+        ),
+    }
+}
+
+/// The result of `dedupfs scrub --json`: the scrub, its trial recovery if one was made, and what was healed.
+pub(crate) fn scrub_json(
+    report: &ScrubReport,
+    trial: Option<&TrialReport>,
+    healed: Option<&Healed>,
+) -> Result<String, Failure> {
     let mut both =
         serde_json::to_value(report).map_err(|error| Failure::failed(format!("cannot encode the result: {error}")))?;
     if let Some(trial) = trial {
         both["trial_recovery"] = json!(trial);
+    }
+    if let Some(healed) = healed {
+        both["healed"] = json!(healed);
     }
     message("scrub", &both)
 }
@@ -286,7 +319,7 @@ mod tests {
         let report = ScrubReport { finished: true, repaired_nodes: 3, ..ScrubReport::default() };
         let text = scrub(&report);
         assert!(text.contains("repaired: 3 recipe nodes were bad") && text.ends_with("sound\n"), "{text}");
-        assert!(scrub_json(&report, None).unwrap().contains("\"repaired_nodes\":3"));
+        assert!(scrub_json(&report, None, None).unwrap().contains("\"repaired_nodes\":3"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The target of the control socket: the pool, its session, and their end.
 
+use std::fs::File;
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
@@ -11,7 +12,7 @@ use std::time::Duration;
 
 use dedupfs::SeriesRecord;
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::scrub::{ScrubOptions, ScrubReport};
+use dedupfs::scrub::{COPIES_BYTES_MAX, LOST_AT_ONCE, ScrubOptions, ScrubReport, copies_from, lost_to};
 use dedupfs::transfer::{self, ASKED_AT_ONCE, ImageFiles, NamedImage, QUESTION_BYTES, TransferReport};
 use dedupfs::{Pool, Progress, TRIAL_MEMORY_BYTES, TrialReport, VersionReport};
 use dedupfs_fuse::MountedSession;
@@ -103,6 +104,8 @@ impl ControlTarget for Daemon {
                 self.pool.stop_trial();
                 to_value(())
             }
+            Request::LostContent { max } => to_value(self.lost_content(max, descriptor()?)?),
+            Request::Heal { len_bytes } => to_value(self.heal(len_bytes, descriptor()?)?),
             Request::TrialRecovery(scratch) => to_value(self.trial_recovery(&scratch, progress)?),
             Request::HoldExport => to_value(self.hold_export(descriptor()?, progress)?),
             Request::Put(request) => to_value(self.put(&request, descriptor()?, progress)?),
@@ -178,6 +181,20 @@ impl Daemon {
         let (finished, containers, repaired) = (report.finished, report.containers, report.repaired_nodes);
         tracing::info!(finished, containers, bad, repaired, lost, files, "scrubbed");
         Ok(report)
+    }
+
+    fn lost_content(&self, max: u32, file: OwnedFd) -> Result<(), Failure> {
+        let lost = lost_to(&self.pool.lost_content((max as usize).min(LOST_AT_ONCE))?);
+        File::from(file)
+            .write_all_at(&lost, 0)
+            .map_err(|error| Failure::failed(format!("cannot tell what is lost: {error}")))
+    }
+
+    fn heal(&self, len_bytes: u32, file: OwnedFd) -> Result<u64, Failure> {
+        let mut bytes = vec![0; (len_bytes as usize).min(COPIES_BYTES_MAX)];
+        let read = File::from(file).read_exact_at(&mut bytes, 0);
+        read.map_err(|error| Failure::failed(format!("cannot read copies of lost content: {error}")))?;
+        Ok(self.pool.heal(&copies_from(&bytes)?)?)
     }
 
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {

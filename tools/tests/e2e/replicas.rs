@@ -14,6 +14,7 @@ use crate::site::Site;
 
 #[path = "../../../remote/tests/server/moto.rs"]
 mod moto;
+mod viewing;
 
 /// A mounted pool with a replica that was just made.
 struct Copied {

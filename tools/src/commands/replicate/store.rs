@@ -14,9 +14,9 @@ use crate::args::remote::KeyOptions;
 use crate::control::{Failure, FailureKind};
 
 /// Environment variable with a passphrase.
-pub(super) const PASSPHRASE: &str = "DEDUPFS_PASSPHRASE";
+pub(crate) const PASSPHRASE: &str = "DEDUPFS_PASSPHRASE";
 /// The object, and so the file, that every replica has.
-pub(super) const FORMAT: &str = "format";
+pub(crate) const FORMAT: &str = "format";
 /// Longest passphrase and key file that are read.
 const FILE_BYTES_MAX: u64 = 64 << 10;
 
@@ -38,6 +38,17 @@ impl Store {
     /// Opens the replica there.
     pub(crate) fn replica(&self, key: &KeyOptions) -> Result<Replica, Failure> {
         let secret = secret(key)?;
+        Ok(Replica::open(&self.objects, secret.as_ref())?)
+    }
+
+    /// Opens the replica there, with a passphrase that is known already.
+    pub(crate) fn replica_with(&self, key: Option<&Path>, passphrase: Option<&[u8]>) -> Result<Replica, Failure> {
+        let secret = match (key, passphrase) {
+            (Some(path), Some(passphrase)) => {
+                Some(read_key(path)?.secret(passphrase).map_err(|error| of_key(path, error))?)
+            }
+            _ => None,
+        };
         Ok(Replica::open(&self.objects, secret.as_ref())?)
     }
 

@@ -1,0 +1,124 @@
+//! Paths of commands that read: in a mount, or in a replica, which is mounted for the command.
+
+use std::path::{Path, PathBuf};
+use std::process::Child;
+
+use dedupfs_remote::Address;
+use dedupfs_store::objects::Key;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::is_address;
+use super::opened::{cache, prepare};
+use crate::args::MountArgs;
+use crate::args::remote::ViewArgs;
+use crate::commands::replicate::store::FORMAT;
+use crate::control::{Failure, FailureKind};
+use crate::mount;
+
+/// Paths, and what has to be there while they are used.
+pub(crate) struct Located {
+    pub(crate) paths: Vec<PathBuf>,
+    _mounted: Option<Mounted>,
+}
+
+impl Located {
+    /// Finds paths. If they are of a replica, it is mounted until this is dropped.
+    pub(crate) fn find(given: &[&Path], args: &ViewArgs) -> Result<Self, Failure> {
+        if !given.iter().any(|path| is_address(path)) {
+            return Ok(Self { paths: given.iter().map(|path| path.to_path_buf()).collect(), _mounted: None });
+        }
+        let split: Vec<(String, PathBuf)> = given.iter().map(|path| split(path)).collect::<Result<_, _>>()?;
+        let Some((place, _)) = split.first() else { return Ok(Self { paths: Vec::new(), _mounted: None }) };
+        if split.iter().any(|(other, _)| other != place) {
+            return Err(FailureKind::Usage
+                .because("both must be of one replica: mount the replicas to compare them with `diff -r`"));
+        }
+        let mounted = Mounted::mount(place, args)?;
+        let paths = split.iter().map(|(_, name)| mounted.mountpoint.join(name)).collect();
+        Ok(Self { paths, _mounted: Some(mounted) })
+    }
+}
+
+/// Divides STORE/NAME: the shortest address that has a replica, and the name in it. The store is asked.
+fn split(path: &Path) -> Result<(String, PathBuf), Failure> {
+    let shown = path.display();
+    let usage = |message: String| FailureKind::Usage.because(message);
+    let text = path.to_str().filter(|_| is_address(path)).ok_or_else(|| {
+        usage(format!("{shown} is no address of a replica, and another argument is: both must be of one replica"))
+    })?;
+    let (whole, query) = text.split_once('?').map_or((text, None), |(whole, query)| (whole, Some(query)));
+    let with_query = |place: &str| query.map_or_else(|| place.to_owned(), |query| format!("{place}?{query}"));
+    let begin = whole.find("://").map_or(0, |at| at + 3);
+    let ends = whole.match_indices('/').map(|(at, _)| at).filter(|at| *at > begin).chain([whole.len()]);
+    let format = Key::new(FORMAT).map_err(|error| Failure::failed(error.to_string()))?;
+    for end in ends {
+        let (place, name) = whole.split_at(end);
+        let address: Address = with_query(place).parse()?;
+        // A directory on the way to a replica is no store, and need not be one.
+        if let Address::Directory(directory) = &address
+            && !directory.join(FORMAT).is_file()
+        {
+            continue;
+        }
+        if address.open()?.head(&format)?.is_some() {
+            return Ok((with_query(place), name.trim_matches('/').into()));
+        }
+    }
+    Err(usage(format!(
+        "{shown} is not in a replica: is the address right? `dedupfs list STORE` names what a replica has"
+    )))
+}
+
+/// A replica that is mounted for a command, in a directory of the cache. Its daemon ends with this process, however that ends.
+struct Mounted {
+    mountpoint: PathBuf,
+    daemon: Child,
+}
+
+impl Mounted {
+    fn mount(place: &str, args: &ViewArgs) -> Result<Self, Failure> {
+        let memory_bytes = dedupfs::config::MEMORY_BYTES_DEFAULT;
+        let prepared = prepare(Path::new(place), args, memory_bytes)?;
+        let cache = cache(args)?;
+        remove_leftovers(&cache);
+        let mountpoint = cache.join(format!("{MOUNTPOINT}{}", std::process::id()));
+        std::fs::create_dir(&mountpoint)
+            .map_err(|error| Failure::failed(format!("cannot make {}: {error}", mountpoint.display())))?;
+        let options = vec!["ro".to_owned(), "noatime".to_owned()];
+        let mount_args = MountArgs {
+            view: args.clone(),
+            ends_with_parent: true,
+            ..MountArgs::with_options(place.into(), mountpoint.clone(), options)
+        };
+        match mount::start_daemon(&mount_args, &prepared.secrets) {
+            Ok(daemon) => Ok(Self { mountpoint, daemon }),
+            Err(failure) => {
+                let _stays = std::fs::remove_dir(&mountpoint);
+                Err(failure)
+            }
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // The daemon unmounts. It is this process's child, so its number is not another one's.
+        let ended = kill_process(Pid::from_child(&self.daemon), Signal::TERM).map_err(std::io::Error::from);
+        let ended = ended.and_then(|()| self.daemon.wait()).and_then(|_| std::fs::remove_dir(&self.mountpoint));
+        if let Err(error) = ended {
+            eprintln!("dedupfs: warning: {} is left over: {error}", self.mountpoint.display());
+        }
+    }
+}
+
+/// Beginning of the names of mountpoints in the cache.
+const MOUNTPOINT: &str = "mnt-";
+
+/// Removes the mountpoints of commands that were killed. Those of running ones are busy.
+fn remove_leftovers(cache: &Path) {
+    for entry in std::fs::read_dir(cache).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(MOUNTPOINT) {
+            let _in_use = std::fs::remove_dir(entry.path());
+        }
+    }
+}
