@@ -64,6 +64,11 @@ impl Replica {
         if newest == 0 { Ok(None) } else { self.commit_there(newest).map(Some) }
     }
 
+    /// Finds the newest commit, of a replica that must have one.
+    pub(crate) fn newest_there(&self) -> Result<Head> {
+        self.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", self.place)))
+    }
+
     /// Visits the base and the deltas that make the state of a commit, in order.
     pub(crate) fn walk(&self, newest: &Head, visit: &mut dyn FnMut(&Commit) -> Result<()>) -> Result<()> {
         let base = newest.commit.base;

@@ -85,6 +85,12 @@ impl ReplicaError {
         }
     }
 
+    /// Whether something in the store is gone or damaged, so that trying again does not help.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Object(ObjectError::Damaged { .. } | ObjectError::Absent { .. }))
+    }
+
     /// Whether trying again later may help, without anybody doing something about it.
     #[must_use]
     pub const fn is_passing(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::format::{FORMAT_KEY, Format};
 use crate::note::NOTES_DIRECTORY;
 
 /// A replica in a store.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Replica {
     pub(crate) objects: Arc<dyn Objects>,
     pub(crate) name_key: [u8; 32],

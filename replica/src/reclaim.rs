@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use dedupfs::Progress;
+use dedupfs_store::StoreError;
 use dedupfs_store::objects::{Class, Key, ObjectError, Removed};
 use dedupfs_sync::clock;
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,8 @@ pub struct Reclaimed {
     pub unnamed: u64,
     /// Bytes of the objects in `unnamed`.
     pub unnamed_bytes: u64,
+    /// Leases of readers, for whom content stays.
+    pub leases: u64,
     /// Objects that the store keeps for now.
     pub retained: u64,
     /// Whether nothing was removed, because it was asked so.
@@ -61,7 +64,9 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
     let named = replica.stored_at(&newest)?;
     let before_secs = clock::since_epoch().saturating_sub(grace).as_secs();
     let commits = Commits::read(replica, &newest)?;
-    let read_from = lease::oldest_read(replica, dry_run)?.unwrap_or(u64::MAX);
+    let leases = lease::leases(replica, newest.commit.number, dry_run)?;
+    report.leases = leases.count;
+    let read_from = leases.oldest.unwrap_or(u64::MAX);
     let mut work = Reclaiming { replica, dry_run, has_retained: false, seen: BTreeSet::new(), report: &mut report };
     let marks = work.marks()?;
     let reclaimed_through = marks.last().copied().unwrap_or(0);
@@ -90,7 +95,14 @@ pub fn reclaim(replica: &Replica, grace: Duration, dry_run: bool, progress: &dyn
     let is_base = |(_, one): &(&u64, &One)| one.is_base && one.secs < before_secs;
     let kept_from =
         commits.by_number.range(..=newest.commit.base).filter(is_base).map(|(number, _)| *number).next_back();
-    let kept_from = kept_from.unwrap_or(0).min(done_through + 1);
+    // A reader may still download the commits of its state.
+    let read_base = commits
+        .by_number
+        .range(..=read_from)
+        .rev()
+        .find(|(_, one)| one.is_base)
+        .map_or(u64::MAX, |(number, _)| *number);
+    let kept_from = kept_from.unwrap_or(0).min(done_through + 1).min(read_base);
     for (number, one) in commits.by_number.range(..kept_from) {
         // Its pieces go behind it: a commit whose pieces are gone could not be read by the next run.
         if !work.remove(&commit_key(*number)?)? {
@@ -242,8 +254,12 @@ impl Reclaiming<'_> {
                 Ok(()) | Err(ObjectError::Absent { .. } | ObjectError::Damaged { .. }) => {}
                 Err(error) => return Err(error.into()),
             }
-            // A pack is a hint: one that cannot be read is of no use.
-            let rows = rows_of(&self.replica.format.pool, &head).map(|(rows, _)| rows).unwrap_or_default();
+            let rows = match rows_of(&self.replica.format.pool, &head) {
+                Ok((rows, _)) => rows,
+                Err(StoreError::Unsupported { .. }) => continue,
+                // A pack is a hint: one that cannot be read is of no use.
+                Err(_) => Vec::new(),
+            };
             let is_needed = rows.iter().any(|row| named.get(&row.stored.id) == Some(&row.stored));
             if !is_needed && self.remove(&key)? {
                 self.report.unnamed += 1;

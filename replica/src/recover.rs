@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::StoredById;
 use crate::error::{ReplicaError, Result};
+use crate::lease::Lease;
 use crate::local::{DataRoot, Local, Locals};
 use crate::parallel::for_each;
 use crate::place::Replica;
@@ -64,8 +65,8 @@ pub fn restore_data_root(
     options: RestoreOptions,
     progress: &dyn Progress,
 ) -> Result<Restored> {
-    let newest =
-        replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
+    let newest = replica.newest_there()?;
+    let _lease = Lease::take(replica, newest.commit.number)?;
     take_directory(replica, data)?;
     let State { superblock, position, stored, locals } = State::place(replica, &newest, data)?;
     let root = DataRoot { device: data, pool: superblock.pool, slot_bytes: superblock.properties.container_bytes };

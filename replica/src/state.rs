@@ -9,8 +9,9 @@ use dedupfs_store::superblock::{Role, Superblock};
 use crate::chain::{Head, StoredById};
 use crate::commit::CommitKind;
 use crate::error::{ReplicaError, Result};
-use crate::local::Locals;
+use crate::local::{Local, Locals};
 use crate::place::Replica;
+use crate::stored::Stored;
 
 /// The state of a commit, whose export lies on a device.
 #[derive(Debug)]
@@ -48,6 +49,11 @@ impl State {
         let mut locals = Locals::default();
         locals.advance(&superblock.pool, &ExportFiles::open(data, &position)?)?;
         Ok(Self { superblock, position, stored, locals })
+    }
+
+    /// The object that has all valid bytes of a container.
+    pub(crate) fn object_of(&self, local: &Local) -> Option<&Stored> {
+        self.stored.get(&local.id).filter(|stored| stored.used_bytes == local.used_bytes)
     }
 }
 

@@ -37,7 +37,7 @@ impl ContentHash {
 }
 
 /// A container in the store, as far as its bytes were valid at some commit.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Stored {
     pub(crate) id: ContainerId,
     pub(crate) kind: ContainerKind,
@@ -76,11 +76,8 @@ impl Stored {
 
     pub(crate) fn decode(reader: &mut ByteReader<'_>) -> std::result::Result<Self, StoreError> {
         let id = ContainerId(reader.u64()?);
-        let kind = match reader.u8()? {
-            kind if kind == ContainerKind::Data as u8 => ContainerKind::Data,
-            kind if kind == ContainerKind::Recipe as u8 => ContainerKind::Recipe,
-            other => return Err(reader.corrupt("a kind of container", other)),
-        };
+        let byte = reader.u8()?;
+        let kind = ContainerKind::from_u8(byte).ok_or_else(|| reader.corrupt("a kind of container", byte))?;
         let (used_bytes, reign, hash) = (reader.u32()?, reader.u64()?, ContentHash(reader.array()?));
         Ok(Self { id, kind, used_bytes, reign, hash })
     }

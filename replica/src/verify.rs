@@ -49,8 +49,7 @@ impl VerifyReport {
 /// # Errors
 /// Commits cannot be read; those of the store.
 pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Progress) -> Result<VerifyReport> {
-    let newest =
-        replica.newest()?.ok_or_else(|| ReplicaError::Usage(format!("{} has no commit yet", replica.place)))?;
+    let newest = replica.newest_there()?;
     let mut report =
         VerifyReport { place: replica.place.clone(), commit: newest.commit.number, ..VerifyReport::default() };
     let mut stored = StoredById::new();

@@ -215,9 +215,12 @@ pub(crate) struct MountArgs {
     #[cfg(feature = "remote")]
     #[command(flatten)]
     pub(crate) view: remote::ViewArgs,
-    /// End when the process that started this one ends
+    /// End when the process with this number ends, which started this one
     #[arg(long, hide = true, requires = "daemon_child")]
-    pub(crate) ends_with_parent: bool,
+    pub(crate) ends_with_parent: Option<i32>,
+    /// The passphrase comes through the standard input
+    #[arg(long, hide = true, requires = "daemon_child")]
+    pub(crate) passphrase_stdin: bool,
     /// The process that serves. Its standard output is a pipe to the process that started it
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) daemon_child: bool,
@@ -237,7 +240,8 @@ impl MountArgs {
             json: false,
             #[cfg(feature = "remote")]
             view: remote::ViewArgs::default(),
-            ends_with_parent: false,
+            ends_with_parent: None,
+            passphrase_stdin: false,
             daemon_child: false,
         }
     }

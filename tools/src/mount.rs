@@ -31,6 +31,11 @@ pub(crate) fn roots(pool: &Path) -> Vec<PathBuf> {
 }
 
 pub(crate) fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Failure> {
+    examine_for(&roots(pool), mountpoint)
+}
+
+/// As [`examine`], of a mount that rests on these directories: the first has the pool, or the views of a replica.
+pub(crate) fn examine_for(directories: &[PathBuf], mountpoint: &Path) -> Result<Mountpoint, Failure> {
     let unusable = |message: String| FailureKind::MountpointUnusable.because(message);
     let shown = mountpoint.display();
     let path = target::real_path(mountpoint).map_err(|error| match error.kind() {
@@ -38,8 +43,8 @@ pub(crate) fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Fail
         _ => unusable(format!("mountpoint {shown} cannot be used: {error}")),
     })?;
     // Content written through the mount would be written to the mount: the daemon would wait for itself.
-    for root in roots(pool) {
-        if contains(&root, &path) || contains(&path, &root) {
+    for root in directories {
+        if contains(root, &path) || contains(&path, root) {
             return Err(unusable(format!(
                 "mountpoint {shown} and {} of the pool are in each other: choose a mountpoint outside of the pool",
                 root.display()
@@ -50,7 +55,9 @@ pub(crate) fn examine(pool: &Path, mountpoint: &Path) -> Result<Mountpoint, Fail
         let is_dead = is_dead(&path);
         let of = mount.source.display();
         return match is_dead {
-            true if mount.source == pool => Ok(Mountpoint { path, is_dead }),
+            true if directories.first().is_some_and(|pool| mount.source.starts_with(pool)) => {
+                Ok(Mountpoint { path, is_dead })
+            }
             true => Err(unusable(format!(
                 "on {shown} lies a dead mount of pool {of} (its daemon was killed): remove it with `dedupfs umount \
                  {shown}`"
@@ -145,15 +152,16 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     #[cfg(feature = "remote")]
     if crate::view::is_replica(&args.pool) {
         let args = crate::view::with_options(args)?;
-        examine(&args.pool, &args.mountpoint)?;
         let prepared = crate::view::prepare(&args.pool, &args.view, args.memory)?;
-        return start_daemon(&args, &prepared.secrets).map(drop);
+        examine_for(&prepared.directories, &args.mountpoint)?;
+        return start_daemon(&args, prepared.passphrase.as_deref()).map(drop);
     }
-    start_daemon(args, &[]).map(drop)
+    start_daemon(args, None).map(drop)
 }
 
-/// Starts this program again as the daemon; returns its process when it serves. `secrets` are added to its environment.
-pub(crate) fn start_daemon(args: &MountArgs, secrets: &[(&str, OsString)]) -> Result<Child, Failure> {
+/// Starts this program again as the daemon; returns its process when it serves. A passphrase reaches it through its standard input: nobody sees it
+/// there.
+pub(crate) fn start_daemon(args: &MountArgs, passphrase: Option<&[u8]>) -> Result<Child, Failure> {
     let failed = |what: &str, error: io::Error| Failure::failed(format!("cannot {what}: {error}"));
     let (reader, writer) = io::pipe().map_err(|error| failed("make a pipe", error))?;
     let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
@@ -165,12 +173,15 @@ pub(crate) fn start_daemon(args: &MountArgs, secrets: &[(&str, OsString)]) -> Re
     close_fds::set_fds_cloexec(FIRST_INHERITED, &[]);
     let mut child = Command::new(program)
         .arg0("dedupfs")
-        .args(daemon_arguments(args))
-        .envs(secrets.iter().map(|(name, value)| (*name, value)))
-        .stdin(Stdio::null())
+        .args(daemon_arguments(args, passphrase.is_some()))
+        .stdin(if passphrase.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(writer)
         .spawn()
         .map_err(|error| failed("start the daemon", error))?;
+    if let (Some(passphrase), Some(mut stdin)) = (passphrase, child.stdin.take()) {
+        // A daemon that is gone is told of below.
+        let _heard = std::io::Write::write_all(&mut stdin, passphrase);
+    }
     match ready::receive(reader).map_err(|error| failed("hear from the daemon", error))? {
         Some(Outcome::Serving { notice }) => {
             if let Some(notice) = notice {
@@ -186,11 +197,15 @@ pub(crate) fn start_daemon(args: &MountArgs, secrets: &[(&str, OsString)]) -> Re
             let _ = child.wait();
             Err(failure)
         }
+        None if crate::interrupt::exit_code().is_some() => {
+            let _ = child.wait();
+            Err(Failure::failed("interrupted"))
+        }
         None => Err(Failure::failed(describe_death(&mut child))),
     }
 }
 
-fn daemon_arguments(args: &MountArgs) -> Vec<OsString> {
+fn daemon_arguments(args: &MountArgs, has_passphrase: bool) -> Vec<OsString> {
     let mut list: Vec<OsString> = vec!["mount".into(), "--daemon-child".into()];
     let mut option = |name: &str, value: OsString| {
         let mut text = OsString::from(name);
@@ -216,8 +231,11 @@ fn daemon_arguments(args: &MountArgs) -> Vec<OsString> {
         }
         view.cache_size.iter().for_each(|bytes| option("--cache-size", bytes.to_string().into()));
     }
-    if args.ends_with_parent {
-        list.push("--ends-with-parent".into());
+    if let Some(parent) = args.ends_with_parent {
+        list.push(format!("--ends-with-parent={parent}").into());
+    }
+    if has_passphrase {
+        list.push("--passphrase-stdin".into());
     }
     list.push("--".into());
     list.push(args.pool.clone().into());
@@ -296,10 +314,11 @@ mod tests {
                 cache: Some("/c".into()),
                 cache_size: Some(1 << 30),
             },
-            ends_with_parent: true,
+            ends_with_parent: Some(7),
+            passphrase_stdin: true,
         };
         let mut line: Vec<OsString> = vec!["dedupfs".into()];
-        line.extend(daemon_arguments(&args));
+        line.extend(daemon_arguments(&args, true));
         let parsed = <crate::args::Dedupfs as clap::Parser>::try_parse_from(line).unwrap();
         let crate::args::Command::Mount(parsed) = parsed.command else { panic!("another command") };
         assert!(parsed.daemon_child);

@@ -15,7 +15,7 @@
 mod background;
 mod daemon;
 mod ending;
-mod source;
+mod served;
 mod transfers;
 
 use std::fs::File;
@@ -35,7 +35,7 @@ use signal_hook::iterator::Signals;
 use self::background::Background;
 use self::daemon::{Daemon, End};
 use self::ending::ended_within;
-use self::source::Source;
+use self::served::Served;
 use self::transfers::Transfers;
 use crate::args::MountArgs;
 use crate::control::{ControlServer, Failure, FailureKind, PoolSocket, lacks_room};
@@ -62,9 +62,6 @@ enum Event {
 
 /// Serves a mount until it ends, in the foreground or as the process started by [`mount::start_daemon`].
 pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
-    if args.ends_with_parent {
-        end_with_parent()?;
-    }
     if !args.daemon_child {
         let has_file = args.log_file.is_some()
             || mount_options::split(&args.options).iter().any(|option| option.starts_with("log_file="));
@@ -74,6 +71,10 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("this option is for dedupfs itself only: {error}")))?;
     let log = LogSink::install_held();
     let mut ready = Some(ready);
+    if let Err(failure) = args.ends_with_parent.map_or(Ok(()), end_with_parent) {
+        ready.take().into_iter().for_each(|ready| ready.send(&Outcome::Failed(failure.clone())));
+        return Err(failure);
+    }
     let result = serve(args, &log, &Notifier::default(), |notice| {
         leave_terminal(&log)?;
         if let Some(ready) = ready.take() {
@@ -90,15 +91,15 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     result
 }
 
-/// Asks for a signal when the process ends that started this one.
-fn end_with_parent() -> Result<(), Failure> {
+/// Asks for a signal when the process `parent` ends, which started this one.
+fn end_with_parent(parent: i32) -> Result<(), Failure> {
     let failed =
         |error: rustix::io::Errno| Failure::failed(format!("cannot watch the process that started this one: {error}"));
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM)).map_err(failed)?;
     // It may have ended before.
     match rustix::process::getppid() {
-        None | Some(rustix::process::Pid::INIT) => Err(Failure::failed("the process that started this one has ended")),
-        Some(_) => Ok(()),
+        Some(found) if found.as_raw_nonzero().get() == parent => Ok(()),
+        _ => Err(Failure::failed("the process that started this one has ended")),
     }
 }
 
@@ -118,12 +119,12 @@ fn serve(
     notifier: &Notifier,
     ready: impl FnOnce(Option<String>) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let source = Source::find(args)?;
-    let pool_root = source.root().to_owned();
+    let served = Served::find(args)?;
+    let pool_root = served.root().to_owned();
     let given = mount_options::parse(&pool_root, &args.options)?;
-    source.check(&given)?;
+    served.check(&given)?;
     let options = &given.mount;
-    let mountpoint = mount::examine(&pool_root, &args.mountpoint)?;
+    let mountpoint = mount::examine_for(&served.directories(), &args.mountpoint)?;
     let log_file = log_file(args, &given, &pool_root, &mountpoint.path)?;
     // Register signals before anything is mounted, so that none comes too early.
     let (events, happened) = unbounded();
@@ -132,7 +133,7 @@ fn serve(
     let memory_bytes = given.memory_bytes.unwrap_or(args.memory);
     let warnings: Vec<String> = filters.warning().into_iter().chain(size::beyond_machine(memory_bytes)).collect();
     notifier.status("opening the pool");
-    let pool = source.open(&OpenOptions {
+    let pool = served.open(&OpenOptions {
         memory_bytes,
         read_only: options.read_only,
         note: format!("dedupfs mount on {}", mountpoint.path.display()),
@@ -152,14 +153,14 @@ fn serve(
         tracing::warn!(%error, "no log is kept: cannot write {}", path.display());
         log.release();
     }
-    if source.is_local()
+    if served.is_pool()
         && let Some(seek) = pool.measure_seeks()
     {
         tracing::info!(microseconds = seek.as_micros() as u64, "a seek of the data disk");
     }
-    let served = mount_and_listen(&pool, &pool_root, &mountpoint, &given, &events);
-    let (daemon, server) = match served {
-        Ok(served) => served,
+    let listening = mount_and_listen(&pool, &served, &mountpoint, &given, &events);
+    let (daemon, server) = match listening {
+        Ok(listening) => listening,
         Err(failure) => {
             access::close(&pool)?;
             return Err(failure);
@@ -171,7 +172,7 @@ fn serve(
         version = env!("CARGO_PKG_VERSION"),
         "mounted"
     );
-    let notices = [source.notice(), notice(&pool, &warnings, mountpoint.is_dead)];
+    let notices = [served.notice(), notice(&pool, &warnings, mountpoint.is_dead)];
     let notices: Vec<String> = notices.into_iter().flatten().collect();
     if let Err(failure) = ready((!notices.is_empty()).then(|| notices.join("; "))) {
         tracing::error!(%failure, "a step after mounting failed: the mount serves nevertheless");
@@ -185,7 +186,7 @@ fn serve(
         tracing::error!(%failure, "nothing is reclaimed in the background");
         None
     });
-    if source.is_local()
+    if served.is_pool()
         && let Err(error) = pool.watch_export()
     {
         tracing::error!(%error, "the export on the data root is not verified by this mount");
@@ -195,6 +196,7 @@ fn serve(
     if let Some(background) = background {
         background.stop(&pool);
     }
+    served.log_end();
     finish(&daemon, server, session_result)
 }
 
@@ -253,12 +255,12 @@ pub(crate) fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> Result<
 
 fn mount_and_listen(
     pool: &Arc<Pool>,
-    pool_root: &Path,
+    served: &Served,
     mountpoint: &Mountpoint,
     given: &Options,
     events: &Sender<Event>,
 ) -> Result<(Arc<Daemon>, ControlServer), Failure> {
-    let options = &given.mount;
+    let (options, pool_root) = (&given.mount, served.root());
     if mountpoint.is_dead {
         tracing::warn!(mountpoint = %mountpoint.path.display(), "removing the dead mount that a killed daemon left");
         mount::detach(&mountpoint.path)?;
@@ -278,6 +280,7 @@ fn mount_and_listen(
     let device = target::mounted_at(session.mountpoint()).ok().flatten().map(|mount| mount.device);
     let daemon = Arc::new(Daemon {
         pool: pool.clone(),
+        is_view: !served.is_pool(),
         session,
         device: device.clone(),
         gc: given.gc,

@@ -12,6 +12,8 @@ use crate::control::{Failure, FailureKind};
 use crate::mountinfo::{self, MountEntry};
 
 pub(crate) const SUPERBLOCK_NAME: &str = "dedupfs.meta";
+/// File of the meta root of a replica's view, with the address of the replica.
+const REPLICA_VIEW: &str = "replica-view";
 /// File of a data root that is being fetched from a replica.
 const REPLICA_RECOVERY: &str = "replica-recovery";
 
@@ -33,7 +35,10 @@ pub(crate) fn resolve(path: &Path) -> Result<Target, Failure> {
                     "pool {pool} is mounted on {} by now; `dedupfs umount {shown}` removes the dead mount",
                     other.display()
                 ),
-                None => format!("`dedupfs mount {pool} {shown}` brings it back"),
+                None => match replica_of(&mount.source) {
+                    Some(replica) => format!("`dedupfs mount -o ro '{replica}' {shown}` brings it back"),
+                    None => format!("`dedupfs mount {pool} {shown}` brings it back"),
+                },
             };
             eprintln!("dedupfs: warning: the mount on {shown} is dead, its daemon was killed: {advice}");
         }
@@ -91,6 +96,11 @@ pub(crate) fn data_root(pool: &Path) -> Option<PathBuf> {
 pub(crate) fn pool(path: &Path) -> Result<PathBuf, Failure> {
     let real = path.canonicalize().map_err(|error| unusable(path, &error))?;
     let shown = path.display();
+    if let Some(replica) = replica_of(&real) {
+        return Err(FailureKind::NotAPool.because(format!(
+            "{shown} belongs to the view of a replica, and is no pool by itself: `dedupfs mount -o ro '{replica}' MNT`"
+        )));
+    }
     let message = match std::fs::symlink_metadata(real.join(SUPERBLOCK_NAME)) {
         Ok(_) => return Ok(real),
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(unusable(path, &error)),
@@ -115,6 +125,11 @@ pub(crate) fn pool(path: &Path) -> Result<PathBuf, Failure> {
         ),
     };
     Err(FailureKind::NotAPool.because(message))
+}
+
+/// Returns the address of the replica whose view has its meta root here.
+pub(crate) fn replica_of(root: &Path) -> Option<String> {
+    std::fs::read_to_string(root.join(REPLICA_VIEW)).ok()
 }
 
 /// Returns the mountpoint of the dedupfs in which a directory lies.

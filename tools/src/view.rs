@@ -6,10 +6,14 @@
 mod located;
 mod opened;
 
+use std::fs::File;
+use std::io::Read as _;
 use std::path::Path;
 
+use dedupfs_store::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
+
 pub(crate) use self::located::Located;
-pub(crate) use self::opened::{Opened, prepare};
+pub(crate) use self::opened::{Opened, Reader, prepare};
 use crate::args::MountArgs;
 use crate::commands::replicate::store::FORMAT;
 use crate::control::{Failure, FailureKind};
@@ -18,7 +22,14 @@ use crate::target::SUPERBLOCK_NAME;
 
 /// Whether the argument of a mount is a replica, and not a pool.
 pub(crate) fn is_replica(place: &Path) -> bool {
-    is_address(place) || place.join(FORMAT).is_file() && !place.join(SUPERBLOCK_NAME).exists()
+    is_address(place) || is_format(&place.join(FORMAT)) && !place.join(SUPERBLOCK_NAME).exists()
+}
+
+/// Whether a file is the object that every replica has.
+fn is_format(path: &Path) -> bool {
+    let mut bytes = [0; FRAME_HEADER_BYTES];
+    let read = File::open(path).and_then(|mut file| file.read_exact(&mut bytes));
+    read.is_ok() && FrameHeader::decode(FORMAT, &bytes).is_ok_and(|header| header.kind == FrameKind::ReplicaFormat)
 }
 
 /// Whether a path is the address of a store.

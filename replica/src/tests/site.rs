@@ -22,7 +22,7 @@ use crate::{
     reclaim, replicate, restore_data_root,
 };
 
-const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
+pub(super) const CALLER: Caller = Caller { uid: 0, gid: 0, pid: 1 };
 /// The time in the store when a test begins.
 pub(super) const NOW_SECS: u64 = 1_000_000;
 

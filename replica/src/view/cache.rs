@@ -1,7 +1,7 @@
-//! Objects of a replica on a disk of the reader's machine.
+//! Containers of a replica on a disk of the reader's machine.
 //!
 //! Files are not made durable: a file counts only after its content was compared with its name, once in each process. So a crash or
-//! damage costs a second request and nothing else. The least recently used files make room. A disk that is full, or fails, is told once; then content
+//! damage costs a second request and nothing else. The least recently used files make room, those of earlier processes first, in the order of their writing. A disk that is full, or fails, is told once; then content
 //! comes from the store alone.
 
 use std::collections::{BTreeMap, HashMap};
@@ -32,7 +32,10 @@ struct Files {
     /// The least recently used first.
     by_use: BTreeMap<u64, String>,
     bytes: u64,
+    limit_bytes: u64,
     uses: u64,
+    is_told: bool,
+    has_failed: bool,
 }
 
 impl Files {
@@ -65,9 +68,7 @@ impl Files {
 #[derive(Debug)]
 pub(crate) struct Cache {
     device: Arc<dyn Device>,
-    limit_bytes: u64,
     files: Mutex<Files>,
-    is_told: Mutex<bool>,
 }
 
 impl Cache {
@@ -88,9 +89,9 @@ impl Cache {
             }
         }
         found.sort_unstable();
-        let mut files = Files::default();
+        let mut files = Files { limit_bytes, ..Files::default() };
         found.iter().for_each(|(_, name, len_bytes)| files.insert(name, *len_bytes, false));
-        let cache = Self { device, limit_bytes, files: Mutex::new(files), is_told: Mutex::new(false) };
+        let cache = Self { device, files: Mutex::new(files) };
         cache.make_room(0);
         Ok(cache)
     }
@@ -126,19 +127,32 @@ impl Cache {
         }
     }
 
+    /// Whether content that was fetched last is kept.
+    pub(crate) fn keeps(&self) -> bool {
+        let files = self.files.lock();
+        !files.has_failed && files.limit_bytes > 0
+    }
+
     /// Keeps an object, as far as the disk does for it.
     pub(crate) fn keep(&self, name: &str, bytes: &[u8]) {
         let len_bytes = bytes.len() as u64;
-        if len_bytes > self.limit_bytes {
+        if len_bytes > self.files.lock().limit_bytes {
             return;
         }
         self.make_room(len_bytes);
-        match self.write(name, bytes) {
+        let written = self.write(name, bytes);
+        self.files.lock().has_failed = written.is_err();
+        match written {
             Ok(()) => self.files.lock().insert(name, len_bytes, true),
             Err(error) => {
                 let _nothing_there = self.device.remove(&format!("{}{UNFINISHED}", path(name)));
-                if !std::mem::replace(&mut *self.is_told.lock(), true) {
-                    tracing::warn!(%error, "content cannot be kept in the cache: it comes from the store each time");
+                let mut files = self.files.lock();
+                if matches!(error, StoreError::NoSpace { .. }) {
+                    // Others use the disk, too: the cache makes do with less.
+                    files.limit_bytes = files.bytes.saturating_sub(len_bytes);
+                }
+                if !std::mem::replace(&mut files.is_told, true) {
+                    tracing::warn!(%error, "content cannot be kept in the cache, or less of it than was asked for");
                 }
             }
         }
@@ -158,7 +172,7 @@ impl Cache {
         loop {
             let name = {
                 let mut files = self.files.lock();
-                if files.bytes + for_bytes <= self.limit_bytes {
+                if files.bytes + for_bytes <= files.limit_bytes {
                     return;
                 }
                 let Some(name) = files.by_use.values().next().cloned() else { return };

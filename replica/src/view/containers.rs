@@ -1,12 +1,16 @@
-//! Reads the containers of a state: from the cache, else from the store.
+//! Reads the containers of a state: from the cache, else from the store. A container's *position* is its place in the order of the pool's disk.
 //!
-//! A reader that goes from container to container, in the order of the disk, gets whole ones, and the next ones are fetched meanwhile. The
-//! first small read of another container fetches only its range; the second one fetches all of it. Readers of one container wait for
-//! one fetch.
+//! The first read of a container whose neighbour before it was read lately, by any reader, fetches all of it, and the next ones meanwhile. The
+//! first small read of another container fetches only its range; a second one soon behind it fetches all of it, if the cache keeps it. Readers of one
+//! container wait for one fetch, and share its error.
+//!
+//! Memory: the containers that came last, and one for each fetch under way, three times while it is decrypted. Each reader's thread fetches for
+//! itself.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use dedupfs_store::objects::ObjectError;
 use dedupfs_sync::{Condvar, Mutex, thread};
@@ -17,6 +21,10 @@ use crate::error::{ReplicaError, Result};
 use crate::place::Replica;
 use crate::stored::Stored;
 
+/// Containers of which is known that they were read. Readers of several files go on in as many.
+const READS_REMEMBERED: usize = 64;
+/// Time that the end waits for fetches under way.
+const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Share of a container, as a divisor, from which on all of it is fetched.
 const WHOLE_FROM: u32 = 4;
 
@@ -30,13 +38,31 @@ pub(crate) struct Fetched {
 #[derive(Debug, Default)]
 struct Ways {
     /// Containers that are being fetched.
-    on_the_way: HashSet<u32>,
+    on_the_way: HashMap<u32, Arc<Fetch>>,
     /// Containers to be fetched ahead of readers.
     ahead: VecDeque<u32>,
     /// Containers that came last.
     recent: VecDeque<(u32, Arc<Vec<u8>>)>,
+    /// Positions that were read last, the latest at the end.
+    read: VecDeque<u32>,
+    /// Threads that fetch ahead.
+    running: usize,
     is_over: bool,
 }
+
+/// How a read follows the last ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Follows {
+    /// Another one of the same container.
+    Again,
+    /// One of the container before it.
+    Next,
+    Nothing,
+}
+
+/// One fetch, whose outcome all that wait for it get.
+#[derive(Debug, Default)]
+struct Fetch(Mutex<Option<Result<Arc<Vec<u8>>>>>);
 
 /// The containers of a state, by their place in the order of the disk.
 #[derive(Debug)]
@@ -44,37 +70,34 @@ pub(crate) struct Containers {
     replica: Arc<Replica>,
     cache: Cache,
     tables: Tables,
-    rows: Vec<Stored>,
-    /// Whether each was read before.
-    seen: Vec<AtomicBool>,
+    objects: Vec<Stored>,
     connections: usize,
     ways: Mutex<Ways>,
     changed: Condvar,
     pub(crate) fetched: Fetched,
-    last_error: Mutex<Option<ReplicaError>>,
+    passing_error: Mutex<Option<ReplicaError>>,
 }
 
 impl Containers {
-    /// `rows` are in the order of the disk. `connections` bounds the requests ahead of readers, and the containers in memory to twice as many.
+    /// `objects` are in the order of the disk. `connections` bounds the requests ahead of readers, and the containers that stay in memory: so many
+    /// that came last.
     pub(crate) fn new(
         replica: Arc<Replica>,
         cache: Cache,
         tables: Tables,
-        rows: Vec<Stored>,
+        objects: Vec<Stored>,
         connections: usize,
     ) -> Self {
-        let seen = rows.iter().map(|_| AtomicBool::new(false)).collect();
         Self {
             replica,
             cache,
             tables,
-            rows,
-            seen,
+            objects,
             connections,
             ways: Mutex::default(),
             changed: Condvar::default(),
             fetched: Fetched::default(),
-            last_error: Mutex::default(),
+            passing_error: Mutex::default(),
         }
     }
 
@@ -82,78 +105,97 @@ impl Containers {
     ///
     /// # Errors
     /// The object is gone or damaged; those of the store.
-    pub(crate) fn read(&self, number: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        self.try_read(number, offset, buffer).inspect_err(|error| {
-            let mut last = self.last_error.lock();
-            // One that may pass counts: trying again helps.
-            if !matches!(*last, Some(ReplicaError::Object(_))) {
-                *last = Some(error.clone());
+    pub(crate) fn read(&self, position: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        self.try_read(position, offset, buffer).inspect_err(|error| {
+            if !error.is_damage() {
+                self.passing_error.lock().get_or_insert_with(|| error.clone());
             }
         })
     }
 
-    /// Takes the error of an earlier read.
-    pub(crate) fn take_error(&self) -> Option<ReplicaError> {
-        self.last_error.lock().take()
+    /// Takes the first error of a read that was no damage: trying again may help.
+    pub(crate) fn take_passing_error(&self) -> Option<ReplicaError> {
+        self.passing_error.lock().take()
     }
 
-    fn try_read(&self, number: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let Some(stored) = self.rows.get(number as usize) else { return Ok(()) };
+    fn try_read(&self, position: u32, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let stored = self.object(position)?;
         if self.tables.read(stored, offset, buffer) {
             return Ok(());
         }
-        let is_seen = self.see(number);
-        if let Some(bytes) = self.recent(number) {
+        let follows = self.note_read(position);
+        if follows == Follows::Next {
+            self.fetch_next(position);
+        }
+        if let Some(bytes) = self.recent(position) {
             copy(&bytes, offset, buffer);
             return Ok(());
         }
-        let name = name_of(stored)?;
+        let name = cache_name(stored)?;
         if self.cache.read_checked(&name, offset, buffer) {
             return Ok(());
         }
         let is_small = (buffer.len() as u64) < u64::from(stored.used_bytes / WHOLE_FROM);
-        if !is_seen && is_small && !self.is_continued(number) && !self.cache.has(&name) && !self.is_expected(number) {
+        let suffices = match follows {
+            Follows::Nothing => true,
+            // All of it would be fetched for each read.
+            Follows::Again => !self.cache.keeps(),
+            Follows::Next => false,
+        };
+        if is_small && suffices && !self.cache.has(&name) && !self.is_expected(position) {
             return self.read_range(stored, offset, buffer);
         }
-        copy(&*self.whole(number)?, offset, buffer);
+        copy(&self.whole(position)?, offset, buffer);
         Ok(())
     }
 
-    /// Notes a read. The first one of a container behind one that was read has the next ones fetched.
-    fn see(&self, number: u32) -> bool {
-        let is_seen = self.seen.get(number as usize).is_none_or(|seen| seen.swap(true, Ordering::Relaxed));
-        if !is_seen && self.is_continued(number) {
-            let mut ways = self.ways.lock();
-            let last = (self.rows.len() as u32).min(number.saturating_add(1 + self.connections as u32));
-            for next in number + 1..last {
-                if !ways.ahead.contains(&next) && !ways.on_the_way.contains(&next) {
-                    ways.ahead.push_back(next);
-                }
-            }
-            // Readers have moved on from the oldest ones.
-            while ways.ahead.len() > 2 * self.connections {
-                ways.ahead.pop_front();
-            }
-            self.changed.notify_all();
-        }
-        is_seen
+    fn object(&self, position: u32) -> Result<&Stored> {
+        let missing = || ReplicaError::damaged("a position of a container", self.objects.len(), position);
+        self.objects.get(position as usize).ok_or_else(missing)
     }
 
-    /// Whether the container before it was read.
-    fn is_continued(&self, number: u32) -> bool {
-        number
-            .checked_sub(1)
-            .and_then(|before| self.seen.get(before as usize))
-            .is_some_and(|seen| seen.load(Ordering::Relaxed))
+    /// Notes a read; returns how it follows the last ones.
+    fn note_read(&self, position: u32) -> Follows {
+        let mut ways = self.ways.lock();
+        let is_again = ways.read.iter().position(|read| *read == position);
+        let is_next = position.checked_sub(1).is_some_and(|before| ways.read.contains(&before));
+        if let Some(at) = is_again {
+            ways.read.remove(at);
+        }
+        ways.read.push_back(position);
+        if ways.read.len() > READS_REMEMBERED {
+            ways.read.pop_front();
+        }
+        match (is_again, is_next) {
+            (Some(_), _) => Follows::Again,
+            (None, true) => Follows::Next,
+            (None, false) => Follows::Nothing,
+        }
+    }
+
+    /// Has the containers behind this one fetched.
+    fn fetch_next(&self, position: u32) {
+        let mut ways = self.ways.lock();
+        let last = (self.objects.len() as u32).min(position.saturating_add(1 + self.connections as u32));
+        for next in position + 1..last {
+            if !ways.ahead.contains(&next) && !ways.on_the_way.contains_key(&next) {
+                ways.ahead.push_back(next);
+            }
+        }
+        // Readers have moved on from the oldest ones.
+        while ways.ahead.len() > 2 * self.connections {
+            ways.ahead.pop_front();
+        }
+        self.changed.notify_all();
     }
 
     /// Whether it is being fetched.
-    fn is_expected(&self, number: u32) -> bool {
-        self.ways.lock().on_the_way.contains(&number)
+    fn is_expected(&self, position: u32) -> bool {
+        self.ways.lock().on_the_way.contains_key(&position)
     }
 
-    fn recent(&self, number: u32) -> Option<Arc<Vec<u8>>> {
-        self.ways.lock().recent.iter().find(|(recent, _)| *recent == number).map(|(_, bytes)| Arc::clone(bytes))
+    fn recent(&self, position: u32) -> Option<Arc<Vec<u8>>> {
+        self.ways.lock().recent.iter().find(|(recent, _)| *recent == position).map(|(_, bytes)| Arc::clone(bytes))
     }
 
     fn read_range(&self, stored: &Stored, offset: u64, buffer: &mut [u8]) -> Result<()> {
@@ -169,34 +211,33 @@ impl Containers {
     }
 
     /// Returns all bytes of a container. Waits if another thread fetches it.
-    fn whole(&self, number: u32) -> Result<Arc<Vec<u8>>> {
-        loop {
-            let mut ways = self.ways.lock();
-            if let Some((_, bytes)) = ways.recent.iter().find(|(recent, _)| *recent == number) {
-                return Ok(Arc::clone(bytes));
-            }
-            if ways.on_the_way.insert(number) {
-                break;
-            }
-            self.changed.wait(&mut ways);
-        }
-        let fetched = self.fetch(number).map(Arc::new);
+    fn whole(&self, position: u32) -> Result<Arc<Vec<u8>>> {
         let mut ways = self.ways.lock();
-        ways.on_the_way.remove(&number);
-        if let Ok(bytes) = &fetched {
-            ways.recent.push_back((number, Arc::clone(bytes)));
-            if ways.recent.len() > self.connections {
-                ways.recent.pop_front();
+        if let Some((_, bytes)) = ways.recent.iter().find(|(recent, _)| *recent == position) {
+            return Ok(Arc::clone(bytes));
+        }
+        if let Some(fetch) = ways.on_the_way.get(&position).map(Arc::clone) {
+            loop {
+                if let Some(outcome) = &*fetch.0.lock() {
+                    return outcome.clone();
+                }
+                self.changed.wait(&mut ways);
             }
         }
-        self.changed.notify_all();
-        fetched
+        let fetch = Arc::<Fetch>::default();
+        ways.on_the_way.insert(position, Arc::clone(&fetch));
+        drop(ways);
+        let flight = Flight { containers: self, position, fetch };
+        let outcome = self.fetch(position).map(Arc::new);
+        *flight.fetch.0.lock() = Some(outcome.clone());
+        drop(flight);
+        outcome
     }
 
     /// Takes a whole container from the cache or the store.
-    fn fetch(&self, number: u32) -> Result<Vec<u8>> {
-        let Some(stored) = self.rows.get(number as usize) else { return Ok(Vec::new()) };
-        let (name, is_sound) = (name_of(stored)?, |bytes: &[u8]| stored.has_content(&self.replica.name_key, bytes));
+    fn fetch(&self, position: u32) -> Result<Vec<u8>> {
+        let stored = self.object(position)?;
+        let (name, is_sound) = (cache_name(stored)?, |bytes: &[u8]| stored.has_content(&self.replica.name_key, bytes));
         if let Some(bytes) = self.cache.load(&name, &is_sound) {
             return Ok(bytes);
         }
@@ -218,22 +259,20 @@ impl Containers {
     fn fetch_ahead(&self) {
         let mut ways = self.ways.lock();
         while !ways.is_over {
-            let Some(number) = ways.ahead.pop_front() else {
+            let Some(position) = ways.ahead.pop_front() else {
                 self.changed.wait(&mut ways);
                 continue;
             };
             drop(ways);
-            let is_there = self
-                .rows
-                .get(number as usize)
-                .and_then(|stored| name_of(stored).ok())
-                .is_some_and(|name| self.cache.has(&name));
+            let is_there = self.object(position).and_then(cache_name).is_ok_and(|name: String| self.cache.has(&name));
             if !is_there {
                 // The reader meets the error itself.
-                let _fetched = self.whole(number);
+                let _fetched = self.whole(position);
             }
             ways = self.ways.lock();
         }
+        ways.running -= 1;
+        self.changed.notify_all();
     }
 
     fn end(&self) {
@@ -242,43 +281,69 @@ impl Containers {
     }
 }
 
-/// Threads that fetch ahead of readers. They end when this is dropped.
-#[derive(Debug)]
-pub(crate) struct Ahead {
-    containers: Arc<Containers>,
-    threads: Vec<thread::JoinHandle<()>>,
+/// A fetch under way. Its end is told to those that wait, also if it panicked.
+struct Flight<'a> {
+    containers: &'a Containers,
+    position: u32,
+    fetch: Arc<Fetch>,
 }
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        let outcome = self
+            .fetch
+            .0
+            .lock()
+            .get_or_insert_with(|| Err(ReplicaError::Usage("a container could not be fetched".to_owned())))
+            .clone();
+        let mut ways = self.containers.ways.lock();
+        ways.on_the_way.remove(&self.position);
+        if let Ok(bytes) = outcome {
+            ways.recent.push_back((self.position, bytes));
+            if ways.recent.len() > self.containers.connections {
+                ways.recent.pop_front();
+            }
+        }
+        self.containers.changed.notify_all();
+    }
+}
+
+/// Threads that fetch ahead of readers. They end when this is dropped, or when their last fetch does.
+#[derive(Debug)]
+pub(crate) struct Ahead(Arc<Containers>);
 
 impl Ahead {
     pub(crate) fn start(containers: &Arc<Containers>) -> Self {
-        let start = |number| {
-            let containers = Arc::clone(containers);
-            thread::Builder::new().name(format!("ahead-{number}")).spawn(move || containers.fetch_ahead())
-        };
-        let threads = (0..containers.connections).map_while(|number| {
-            start(number)
-                .inspect_err(|error| tracing::warn!(%error, "less is fetched ahead: no thread could be started"))
-                .ok()
-        });
-        Self { threads: threads.collect(), containers: Arc::clone(containers) }
+        for number in 0..containers.connections {
+            let own = Arc::clone(containers);
+            containers.ways.lock().running += 1;
+            let started = thread::Builder::new().name(format!("ahead-{number}")).spawn(move || own.fetch_ahead());
+            if let Err(error) = started {
+                tracing::warn!(%error, "less is fetched ahead: no thread could be started");
+                containers.ways.lock().running -= 1;
+                break;
+            }
+        }
+        Self(Arc::clone(containers))
     }
 }
 
 impl Drop for Ahead {
     fn drop(&mut self) {
-        self.containers.end();
-        for thread in self.threads.drain(..) {
-            let _panicked = thread.join();
-        }
+        self.0.end();
+        let mut ways = self.0.ways.lock();
+        // A store that does not answer must not keep a mount from ending.
+        while ways.running > 0 && !self.0.changed.wait_for(&mut ways, END_PATIENCE).timed_out() {}
     }
 }
 
-/// The name of a container's file in the cache: that of the object without the kind, which its number tells.
-fn name_of(stored: &Stored) -> Result<String> {
+/// The name of a container's file in the cache: that of the object without the kind, because a container's number is used once.
+fn cache_name(stored: &Stored) -> Result<String> {
     let key = stored.key()?;
     Ok(key.as_str().split_once('/').map_or("", |(_, name)| name).to_owned())
 }
 
+/// Copies a part of a container. Behind its end are zeros, as in a slot.
 fn copy(bytes: &[u8], offset: u64, buffer: &mut [u8]) {
     let rest = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)).unwrap_or_default();
     let len = rest.len().min(buffer.len());
@@ -293,7 +358,7 @@ fn gone(error: ObjectError) -> ReplicaError {
         ObjectError::Absent { key } => ReplicaError::damaged(
             format!("object {key}"),
             "the content of a container",
-            "nothing: the replica went on and no longer needs it, or lost it. Unmount and mount again to read the newest state",
+            "nothing: is the store's disk there? Else the replica lost it, or went on and no longer needs it: a new mount reads the newest state",
         ),
         error => error.into(),
     }

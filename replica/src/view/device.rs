@@ -1,9 +1,10 @@
-//! A data root whose containers lie in a replica. Its other files lie on the reader's disk.
+//! Roots of a pool whose containers lie in a replica. Their other files lie on the reader's disk.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use dedupfs::EngineError;
+use dedupfs::export::{RECIPES_OF_DATA_ROOT, RECIPES_OF_META_ROOT};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, DeviceFile, Entry, OpenMode, Space};
 
@@ -15,8 +16,8 @@ use crate::stored::Stored;
 /// A container in its slot.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
-    /// Its place among the containers.
-    number: u32,
+    /// Its position among the containers.
+    position: u32,
     used_bytes: u32,
 }
 
@@ -31,16 +32,28 @@ pub(crate) struct SlotFiles {
 }
 
 impl SlotFiles {
+    /// The files with recipes, as they lie on a meta root.
+    pub(crate) fn of_meta_root(&self) -> Self {
+        let recipes = self.by_path.iter().filter_map(|(path, slots)| {
+            let name = path.strip_prefix(RECIPES_OF_DATA_ROOT)?;
+            Some((format!("{RECIPES_OF_META_ROOT}{name}"), Arc::clone(slots)))
+        });
+        Self { by_path: recipes.collect(), slot_bytes: self.slot_bytes }
+    }
+
     /// Lays out the containers of a state; returns their objects in the order of the disk.
     pub(crate) fn of(slots: Slots, slot_bytes: u32) -> (Self, Vec<Stored>) {
-        let (mut rows, mut by_path) = (Vec::new(), BTreeMap::<String, FileSlots>::new());
+        let (mut objects, mut by_path) = (Vec::new(), BTreeMap::<String, FileSlots>::new());
         for (stored, address, path) in slots.into_rows() {
             // Fewer than 2^32: a row on the disk has 45 bytes, and all of them less than 1 GiB.
-            let slot = Slot { number: rows.len() as u32, used_bytes: stored.used_bytes };
+            let slot = Slot { position: objects.len() as u32, used_bytes: stored.used_bytes };
             by_path.entry(path).or_default().insert(address.slot, slot);
-            rows.push(stored);
+            objects.push(stored);
         }
-        (Self { by_path: by_path.into_iter().map(|(path, slots)| (path, Arc::new(slots))).collect(), slot_bytes }, rows)
+        (
+            Self { by_path: by_path.into_iter().map(|(path, slots)| (path, Arc::new(slots))).collect(), slot_bytes },
+            objects,
+        )
     }
 }
 
@@ -190,14 +203,15 @@ impl SlotFile {
         let there = (u64::from(slot.used_bytes) - within).min(part.len() as u64) as usize;
         let (part, behind) = part.split_at_mut(there);
         behind.fill(0);
-        self.containers.read(slot.number, within, part).map_err(|error| failed(&self.path, error))
+        self.containers.read(slot.position, within, part).map_err(|error| failed(&self.path, error))
     }
 }
 
-/// The engine takes an I/O error for one that may pass, and damage for good.
+/// What is gone or damaged in the store is lost, and is told as damage: a recovery goes on without it. All else may pass.
 fn failed(path: &str, error: ReplicaError) -> StoreError {
     match error {
         ReplicaError::Pool(EngineError::Store(error)) => error,
+        error if error.is_damage() => StoreError::corrupt(path, "the content of the replica", error),
         error => StoreError::from_io("read from the replica", path, std::io::Error::other(error)),
     }
 }

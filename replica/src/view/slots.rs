@@ -26,7 +26,7 @@ impl Slots {
     pub(crate) fn of(state: &State) -> (Self, Vec<String>) {
         let (mut rows, mut findings) = (Vec::with_capacity(state.locals.by_id.len()), Vec::new());
         for local in state.locals.by_id.values() {
-            match state.stored.get(&local.id).filter(|stored| stored.used_bytes == local.used_bytes) {
+            match state.object_of(local) {
                 Some(stored) => rows.push((*stored, local.address)),
                 None if findings.len() < TOLD_MAX => {
                     findings.push(format!("no commit names an object for container {}", local.id));

@@ -3,15 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use dedupfs::Progress;
+use dedupfs::{EngineError, Progress};
 use dedupfs_store::device::{Device, DeviceFile, OpenMode};
 use dedupfs_store::objects::{Key, ObjectError};
-use dedupfs_store::{ContainerId, ContainerKind};
+use dedupfs_store::{ContainerKind, StoreError};
 use dedupfs_sync::Mutex;
 
 use crate::error::{ReplicaError, Result};
 use crate::local::Local;
-use crate::packs::{PACK_BYTES_MAX, PACKS, Pack, ROWS_WITHIN_BYTES, rows_of};
+use crate::packs::{PACK_BYTES_MAX, PACKS, Pack, ROWS_WITHIN_BYTES, Row, rows_of};
 use crate::parallel::for_each;
 use crate::place::Replica;
 use crate::state::State;
@@ -22,10 +22,9 @@ const DIRECTORY: &str = "tables";
 /// Beginning of the names of packs that were made here, of tables that no pack of the store has.
 const OWN: &str = "own-";
 
-/// The place of a table on the reader's disk.
+/// Where a table lies on the reader's disk.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    stored: Stored,
+struct TableAt {
     at: u32,
     len_bytes: u32,
     /// Index of the file, and where the table lies in it.
@@ -37,18 +36,27 @@ struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     files: Vec<Arc<dyn DeviceFile>>,
-    by_id: HashMap<ContainerId, Place>,
+    by_object: HashMap<Stored, TableAt>,
 }
 
 impl Tables {
-    /// Opens the tables that an earlier call fetched.
-    pub(crate) fn open(replica: &Replica, device: &dyn Device) -> Result<Self> {
+    /// Opens the tables that an earlier call fetched. If there is a `state`, removes packs that have no table of it.
+    pub(crate) fn open(replica: &Replica, device: &dyn Device, state: Option<&State>) -> Result<Self> {
         let mut tables = Self::default();
         device.create_directory(DIRECTORY)?;
         for entry in device.list(DIRECTORY)?.iter().filter(|entry| !entry.is_directory) {
             let path = format!("{DIRECTORY}/{}", entry.name);
-            // A pack that is damaged here is fetched again, or its tables come from the store.
-            if tables.add(replica, device, &path).is_err() {
+            let is_of_state =
+                |row: &Row| state.is_none_or(|state| state.stored.get(&row.stored.id) == Some(&row.stored));
+            let is_needed = match tables.add(replica, device, &path, &is_of_state) {
+                Ok(is_needed) => is_needed,
+                // Its tables come from the store.
+                Err(ReplicaError::Pool(EngineError::Store(
+                    StoreError::Corrupt { .. } | StoreError::Unsupported { .. },
+                ))) => false,
+                Err(error) => return Err(error),
+            };
+            if !is_needed {
                 let _stays = device.remove(&path);
             }
         }
@@ -63,12 +71,12 @@ impl Tables {
         connections: usize,
         progress: &dyn Progress,
     ) -> Result<Self> {
-        let mut tables = Self::open(replica, device)?;
+        let mut tables = Self::open(replica, device, Some(state))?;
         let there: HashSet<String> = device.list(DIRECTORY)?.into_iter().map(|entry| entry.name).collect();
         let mut packs = Vec::new();
         replica.objects.list(PACKS, None, &mut |key, head| {
             let name = key.as_str().strip_prefix(PACKS).unwrap_or_default();
-            // A name is the hash of the content. Others are nobody's.
+            // Others are nobody's.
             let is_name = name.len() == 32 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
             if is_name && !there.contains(name) && head.len_bytes <= PACK_BYTES_MAX as u64 {
                 packs.push((key, head.len_bytes));
@@ -85,7 +93,7 @@ impl Tables {
         );
         progress.finish();
         for path in fetched?.into_iter().flatten() {
-            tables.add(replica, device, &path)?;
+            tables.add(replica, device, &path, &|_| true)?;
         }
         tables.fetch_missing(replica, device, state, connections, progress)?;
         Ok(tables)
@@ -104,7 +112,7 @@ impl Tables {
             let stored = state.stored.get(&local.id);
             local.kind == ContainerKind::Data
                 && local.toc.is_some()
-                && stored.is_some_and(|stored| self.find(stored).is_none())
+                && stored.is_some_and(|stored| !self.by_object.contains_key(stored))
         };
         let missing: Vec<&Local> = state.locals.by_id.values().filter(is_missing).collect();
         let own = Mutex::new((Pack::default(), Vec::new()));
@@ -120,7 +128,12 @@ impl Tables {
                 };
                 let mut table = Vec::new();
                 let range = u64::from(at)..u64::from(at) + u64::from(len_bytes);
-                replica.objects.read(&stored.key()?, Some(range), &mut table)?;
+                match replica.objects.read(&stored.key()?, Some(range), &mut table) {
+                    Ok(()) => {}
+                    // The recovery tells what is lost.
+                    Err(ObjectError::Absent { .. } | ObjectError::Damaged { .. }) => return Ok(()),
+                    Err(error) => return Err(error.into()),
+                }
                 if table.len() != len_bytes as usize || at.saturating_add(len_bytes) > stored.used_bytes {
                     return Ok(());
                 }
@@ -138,31 +151,37 @@ impl Tables {
         if !pack.rows.is_empty() {
             paths.push(keep(replica, device, &mut pack)?);
         }
-        paths.iter().try_for_each(|path| self.add(replica, device, path))
+        paths.iter().try_for_each(|path| self.add(replica, device, path, &|_| true).map(drop))
     }
 
-    fn add(&mut self, replica: &Replica, device: &dyn Device, path: &str) -> Result<()> {
+    /// Adds the tables of a pack, if any is wanted; returns whether one is.
+    fn add(
+        &mut self,
+        replica: &Replica,
+        device: &dyn Device,
+        path: &str,
+        is_wanted: &dyn Fn(&Row) -> bool,
+    ) -> Result<bool> {
         let file = device.open(path, OpenMode::Read)?;
         let mut head = vec![0; ROWS_WITHIN_BYTES.min(file.len()?) as usize];
         file.read_exact_at(&mut head, 0)?;
         let (rows, mut offset) = rows_of(&replica.format.pool, &head)?;
+        if !rows.iter().any(is_wanted) {
+            return Ok(false);
+        }
         let number = self.files.len() as u32; // As many as there are packs.
         for row in rows {
-            let place = Place { stored: row.stored, at: row.at, len_bytes: row.len_bytes, file: number, offset };
-            self.by_id.insert(row.stored.id, place);
+            let place = TableAt { at: row.at, len_bytes: row.len_bytes, file: number, offset };
+            self.by_object.insert(row.stored, place);
             offset += u64::from(row.len_bytes);
         }
         self.files.push(file);
-        Ok(())
-    }
-
-    fn find(&self, stored: &Stored) -> Option<&Place> {
-        self.by_id.get(&stored.id).filter(|place| place.stored == *stored)
+        Ok(true)
     }
 
     /// Reads a part of a container from its table. `false`: it is not there. The reader checks the table, which has a checksum.
     pub(crate) fn read(&self, stored: &Stored, offset: u64, buffer: &mut [u8]) -> bool {
-        let Some(place) = self.find(stored) else { return false };
+        let Some(place) = self.by_object.get(stored) else { return false };
         let (start, end) = (u64::from(place.at), u64::from(place.at) + u64::from(place.len_bytes));
         if offset < start || offset + buffer.len() as u64 > end {
             return false;

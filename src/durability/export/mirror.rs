@@ -16,7 +16,7 @@ use dedupfs_store::{ContainerRecord, StoreError};
 use dedupfs_sync::canary::{Canary, is_planted};
 
 /// Directory of the copies.
-pub(super) const DIRECTORY: &str = "export/recipes";
+pub const DIRECTORY: &str = "export/recipes";
 /// Bytes copied at a time.
 const PIECE_BYTES: u32 = 1 << 20;
 /// Bytes of a copy that are given up together if the device does not return them.

@@ -68,8 +68,9 @@ pub use elsewhere::{DATA_ROOT_DIRECTORIES, ExportFiles, ExportPosition, make_cou
 pub(crate) use files::{check_owner, check_pool};
 pub(crate) use held::HeldExport;
 pub(crate) use kept::{Kept, keep, kept};
+pub use mirror::DIRECTORY as RECIPES_OF_DATA_ROOT;
 pub(crate) use open::ExportParts;
-pub use recover::RestoreReport;
+pub use recover::{RECIPES as RECIPES_OF_META_ROOT, RestoreReport};
 pub(crate) use recover::{fence, restore};
 pub(crate) use verify::CopyDepth;
 pub use verify::ExportCheck;

@@ -308,7 +308,7 @@ fn restore_recipes(
 }
 
 /// Directory of recipe containers on a meta root.
-const RECIPES: &str = "recipes";
+pub const RECIPES: &str = "recipes";
 
 /// Copies one recipe container. The inner error is one of the source, the outer one of the target.
 fn copy(

@@ -1,6 +1,6 @@
 //! Lost content is stored again from another pool that has it.
 
-use dedupfs::scrub::{copies_from, copies_to, lost_from, lost_to};
+use dedupfs::scrub::{decode_copies, decode_lost, encode_copies, encode_lost};
 use dedupfs_store::container::Compression;
 
 use super::{affected, change, check, formatted, open, reclaim, scrub, spoil_copies};
@@ -28,7 +28,7 @@ fn lost_chunks_and_nodes_come_back_from_another_pool() {
     assert!(found.lost_chunks > 5 && found.lost_nodes > 0 && !affected(&found).is_empty(), "{found:?}");
     let lost = pool.lost_content(1000).expect("tells");
     assert_eq!(lost.len() as u64, found.lost_chunks + found.lost_nodes);
-    assert_eq!(lost_from(&lost_to(&lost)).expect("decodes"), lost);
+    assert_eq!(decode_lost(&encode_lost(&lost)).expect("decodes"), lost);
     assert_eq!(pool.lost_content(3).expect("tells").len(), 3);
     assert!(lost.iter().all(|one| pool.stored_content(one).expect("looks").is_none()));
     let copies: Vec<_> =
@@ -37,9 +37,9 @@ fn lost_chunks_and_nodes_come_back_from_another_pool() {
     let wrong: Vec<_> = copies.iter().map(|(one, bytes)| (*one, [&bytes[1..], &[7]].concat())).collect();
     let wrong: Vec<_> = wrong.iter().map(|(one, bytes)| (*one, bytes.as_slice())).collect();
     assert_eq!(pool.heal(&wrong).expect("refuses"), 0);
-    let encoded = copies_to(&copies);
-    assert!((1..40).all(|cut| copies_from(&encoded[..encoded.len() - cut]).is_err()));
-    let copies = copies_from(&encoded).expect("decodes");
+    let encoded = encode_copies(&copies);
+    assert!((1..40).all(|cut| decode_copies(&encoded[..encoded.len() - cut]).is_err()));
+    let copies = decode_copies(&encoded).expect("decodes");
     assert_eq!(pool.heal(&copies).expect("heals"), lost.len() as u64);
     assert_eq!(pool.heal(&copies).expect("has nothing to do"), 0);
     assert_eq!(pool.lost_content(1000).expect("tells"), Vec::new());

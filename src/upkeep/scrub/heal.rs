@@ -2,7 +2,7 @@
 //!
 //! The caller brings the bytes; each is compared with its fingerprint, so nobody is believed. Storing a chunk again heals all files that need
 //! it. A recipe node is healed if its copy was quarantined: its children are counted then. One that a rebuilt index lacks is not, because
-//! its children may be counted for nothing.
+//! its children are not counted, and none is while counts are in doubt. New copies go where reclaiming puts content, apart from that of backups.
 
 use dedupfs_base::{EngineError, Result};
 use dedupfs_content::RECLAIM_STREAM;
@@ -22,7 +22,7 @@ pub struct LostContent {
     pub fingerprint: Fingerprint,
 }
 
-/// Lost content that is told at once: 33 MiB.
+/// Entries of lost content that are told at once; 33 bytes each.
 pub const LOST_AT_ONCE: usize = 1 << 20;
 /// Bytes of encoded copies that are taken at once.
 pub const COPIES_BYTES_MAX: usize = 64 << 20;
@@ -36,18 +36,15 @@ impl LostContent {
     }
 
     fn decode(reader: &mut ByteReader<'_>) -> std::result::Result<Self, StoreError> {
-        let kind = match reader.u8()? {
-            kind if kind == ContainerKind::Data as u8 => ContainerKind::Data,
-            kind if kind == ContainerKind::Recipe as u8 => ContainerKind::Recipe,
-            other => return Err(reader.corrupt("a kind of container", other)),
-        };
+        let byte = reader.u8()?;
+        let kind = ContainerKind::from_u8(byte).ok_or_else(|| reader.corrupt("a kind of container", byte))?;
         Ok(Self { kind, fingerprint: Fingerprint(reader.array()?) })
     }
 }
 
 /// Encodes lost content for another process.
 #[must_use]
-pub fn lost_to(lost: &[LostContent]) -> Vec<u8> {
+pub fn encode_lost(lost: &[LostContent]) -> Vec<u8> {
     let mut writer = ByteWriter::with_capacity(lost.len() * LOST_BYTES);
     lost.iter().for_each(|one| one.encode(&mut writer));
     writer.into_vec()
@@ -57,7 +54,7 @@ pub fn lost_to(lost: &[LostContent]) -> Vec<u8> {
 ///
 /// # Errors
 /// `Corrupt`
-pub fn lost_from(bytes: &[u8]) -> Result<Vec<LostContent>> {
+pub fn decode_lost(bytes: &[u8]) -> Result<Vec<LostContent>> {
     let mut reader = ByteReader::new(bytes, WHAT);
     let mut lost = Vec::with_capacity(bytes.len() / LOST_BYTES);
     while reader.remaining() > 0 {
@@ -68,7 +65,7 @@ pub fn lost_from(bytes: &[u8]) -> Result<Vec<LostContent>> {
 
 /// Encodes copies for another process: lost content, length (4), bytes.
 #[must_use]
-pub fn copies_to(copies: &[(LostContent, Vec<u8>)]) -> Vec<u8> {
+pub fn encode_copies(copies: &[(LostContent, Vec<u8>)]) -> Vec<u8> {
     let mut writer = ByteWriter::new();
     for (content, bytes) in copies {
         content.encode(&mut writer);
@@ -82,7 +79,7 @@ pub fn copies_to(copies: &[(LostContent, Vec<u8>)]) -> Vec<u8> {
 ///
 /// # Errors
 /// `Corrupt`
-pub fn copies_from(bytes: &[u8]) -> Result<Vec<(LostContent, &[u8])>> {
+pub fn decode_copies(bytes: &[u8]) -> Result<Vec<(LostContent, &[u8])>> {
     let mut reader = ByteReader::new(bytes, WHAT);
     let mut copies = Vec::new();
     while reader.remaining() > 0 {
@@ -164,6 +161,7 @@ impl Core {
         if healed > 0 {
             tracing::warn!(healed, "lost chunks and recipe nodes were stored again");
             self.committer.settle()?;
+            self.note_losses()?;
         }
         Ok(healed)
     }

@@ -31,7 +31,9 @@ use std::time::Duration;
 use dedupfs_sync::Mutex;
 use serde::{Deserialize, Serialize};
 
-pub use self::heal::{COPIES_BYTES_MAX, LOST_AT_ONCE, LostContent, copies_from, copies_to, lost_from, lost_to};
+pub use self::heal::{
+    COPIES_BYTES_MAX, LOST_AT_ONCE, LostContent, decode_copies, decode_lost, encode_copies, encode_lost,
+};
 pub use self::position::{FILE_NAME as POSITION_FILE, ScrubPosition};
 pub(crate) use self::quarantine::BadCopy;
 pub use self::run::scrub;

@@ -165,12 +165,16 @@ pub(crate) struct DiffArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct HistoryArgs {
-    /// Directory that holds versions
-    #[arg(value_name = "MNT/DIR")]
+    /// Directory that holds versions. Also of a replica: `s3://BUCKET/PREFIX/DIR?endpoint=URL`, `file:///DIRECTORY/DIR`
+    #[arg(value_name = "MNT/DIR|STORE/DIR")]
     pub(crate) directory: PathBuf,
     /// Path within each version; `.` for all of it
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
+    /// How a replica is read
+    #[cfg(feature = "remote")]
+    #[command(flatten)]
+    pub(crate) view: super::remote::ViewArgs,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -323,8 +327,8 @@ impl From<ScopeArg> for Scope {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct SeriesShowArgs {
-    /// Directory that holds versions
-    #[arg(value_name = "MNT/DIR")]
+    /// Directory that holds versions. Also of a replica: `s3://BUCKET/PREFIX/DIR?endpoint=URL`, `file:///DIRECTORY/DIR`
+    #[arg(value_name = "MNT/DIR|STORE/DIR")]
     pub(crate) directory: PathBuf,
     /// Print the result as JSON
     #[arg(long)]
@@ -335,8 +339,8 @@ pub(crate) struct SeriesShowArgs {
 #[derive(Args, Debug)]
 #[command(after_help = exit::HELP_WITHOUT_MOUNT)]
 pub(crate) struct SeriesUnsetArgs {
-    /// Directory that holds versions
-    #[arg(value_name = "MNT/DIR")]
+    /// Directory that holds versions. Also of a replica: `s3://BUCKET/PREFIX/DIR?endpoint=URL`, `file:///DIRECTORY/DIR`
+    #[arg(value_name = "MNT/DIR|STORE/DIR")]
     pub(crate) directory: PathBuf,
     /// Print the result as JSON
     #[arg(long)]

@@ -16,7 +16,8 @@ pub(crate) fn run(args: &DiffArgs) -> Result<u8, Failure> {
     {
         let located = crate::view::Located::find(&[&args.before, &args.after], &args.view)?;
         let [before, after] = located.paths.as_slice() else { return Err(Failure::failed("two paths are needed")) };
-        run_at(args, before, after)
+        let renamed = |failure: Failure| failure.renamed(before, &args.before).renamed(after, &args.after);
+        run_at(args, before, after).map_err(renamed)
     }
     #[cfg(not(feature = "remote"))]
     run_at(args, &args.before, &args.after)

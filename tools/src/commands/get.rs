@@ -11,8 +11,8 @@ use dedupfs::transfer::Patterns;
 use crate::args::GetArgs;
 use crate::control::{Failure, FailureKind, GetRequest};
 use crate::inside::{self, NewName};
+use crate::interrupt;
 use crate::progress::Bars;
-use crate::{exit, interrupt};
 
 /// Most bytes of all patterns: a request is bounded.
 const PATTERNS_BYTES_MAX: usize = 16 * 1024;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
     #[cfg(feature = "remote")]
     {
         let located = crate::view::Located::find(&[&args.source], &args.view)?;
-        located.paths.iter().try_fold(exit::OK, |_, path| run_at(args, path))
+        located.paths.iter().try_fold(crate::exit::OK, |_, path| run_at(args, path))
     }
     #[cfg(not(feature = "remote"))]
     run_at(args, &args.source)
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
 /// Copies from a path in a mount.
 fn run_at(args: &GetArgs, path: &Path) -> Result<u8, Failure> {
     let (source, destination) = (args.source.display(), args.destination.display());
-    let (from, metadata) = inside::open_source(path)?;
+    let (from, metadata) = inside::open_source(path).map_err(|failure| failure.renamed(path, &args.source))?;
     let Some(place) = inside::find(&from)? else {
         return Err(FailureKind::Usage.because(format!(
             "{source} is in no mounted dedupfs: `dedupfs get MNT/NAME DESTINATION` copies out of one"

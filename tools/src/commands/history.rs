@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use dedupfs::{HistoryRow, HistoryState, Progress as _};
 use jiff::tz::TimeZone;
@@ -21,8 +21,20 @@ struct Told {
 }
 
 pub(crate) fn run(args: &HistoryArgs) -> Result<u8, Failure> {
+    #[cfg(feature = "remote")]
+    {
+        let located = crate::view::Located::find(&[&args.directory], &args.view)?;
+        let told = |path: &PathBuf| run_at(args, path).map_err(|failure| failure.renamed(path, &args.directory));
+        located.paths.iter().try_fold(exit::OK, |_, path| told(path))
+    }
+    #[cfg(not(feature = "remote"))]
+    run_at(args, &args.directory)
+}
+
+/// Tells the history in a directory in a mount.
+fn run_at(args: &HistoryArgs, directory: &Path) -> Result<u8, Failure> {
     let path = inner(&args.path)?;
-    let directory = Directory::open(&args.directory)?;
+    let directory = Directory::open(directory)?;
     let bars = Bars::default();
     let progress = interrupt::ended_by_signals(&bars)?;
     let contents = directory.daemon()?.history(directory.place.ino, path.as_bytes(), &progress)?;

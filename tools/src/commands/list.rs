@@ -1,7 +1,7 @@
 //! `dedupfs list`: the versions of a pool, or of one directory.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use dedupfs::{Progress as _, VersionInfo, WouldFree, is_frozen};
 use dedupfs_service::ROOT_INO;
@@ -32,7 +32,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
     #[cfg(feature = "remote")]
     {
         let located = crate::view::Located::find(&[&given], &args.view)?;
-        located.paths.iter().try_fold(exit::OK, |_, path| run_at(args, path, &given))
+        let listed = |path: &PathBuf| run_at(args, path, &given).map_err(|failure| failure.renamed(path, &given));
+        located.paths.iter().try_fold(exit::OK, |_, path| listed(path))
     }
     #[cfg(not(feature = "remote"))]
     run_at(args, &given, &given)

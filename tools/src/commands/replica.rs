@@ -87,13 +87,17 @@ fn gc(args: &ReplicaGcArgs) -> Result<u8, Failure> {
     let done = reclaim(&replica, args.grace, args.dry_run, &progress)?;
     bars.finish();
     exit::print_message(args.json, "replica_gc", &done, |done| {
-        let Reclaimed { place, retired, retired_bytes, commits, unnamed, unnamed_bytes, retained, dry_run } = done;
+        let Reclaimed { place, retired, retired_bytes, commits, unnamed, unnamed_bytes, leases, retained, dry_run } =
+            done;
         let verb = if *dry_run { "would remove" } else { "removed" };
         let mut text = format!(
             "{place}: {verb} {retired} containers of removed content ({}), {commits} commits below a later base, and {unnamed} objects that nothing names ({})\n",
             show(*retired_bytes),
             show(*unnamed_bytes)
         );
+        if *leases > 0 {
+            text.push_str(&format!("{leases} readers have leases: what their commits need stays until they end\n"));
+        }
         if *retained > 0 {
             text.push_str(&format!("{retained} objects are kept by the store for now: they go with a later run\n"));
         }

@@ -44,6 +44,8 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     {
         return tell_of_another(&target.pool, &holder, args.json);
     }
+    #[cfg(feature = "remote")]
+    let reader = args.heal_from.as_ref().map(|store| heal::find(&target.pool, store, &args.view)).transpose()?;
     let options = ScrubOptions { rate_bytes_per_s: args.rate, restart: args.restart };
     let bars = Bars::default();
     let pool = target.pool.clone();
@@ -79,14 +81,13 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<u8, Failure> {
     }
     let (mut trial, mut code) = (None, code(&result));
     #[cfg(feature = "remote")]
-    let healed = match &args.heal_from {
-        Some(store) => Some(heal::run(&pool, store, &args.view)?),
-        None => None,
-    };
+    let healed = reader.map(|reader| heal::run(&pool, reader)).transpose()?;
     #[cfg(not(feature = "remote"))]
-    let healed = None;
+    let healed = None::<report::Healed>;
     if let Some(healed) = &healed {
-        exit::tell(&report::healed(healed));
+        if !args.json {
+            exit::print(&report::healed(healed))?;
+        }
         // Everything that was found is whole again.
         if healed.left == 0 && healed.healed > 0 && !result.is_export_bad() && !result.counts_in_doubt {
             code = code & !exit::FSCK_UNCORRECTED | exit::FSCK_CORRECTED;

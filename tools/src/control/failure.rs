@@ -1,6 +1,7 @@
 //! Failures as tools report them: a message and an exit code. They cross the control socket.
 
 use std::io;
+use std::path::Path;
 
 use dedupfs::EngineError;
 use dedupfs::transfer::TransferError;
@@ -52,6 +53,11 @@ impl Failure {
     /// Gives a usage error another kind, where the command line is valid.
     pub(crate) fn usage_as(self, kind: FailureKind) -> Self {
         Self { kind: if self.kind == FailureKind::Usage { kind } else { self.kind }, ..self }
+    }
+
+    /// Names a path in the message as the user gave it.
+    pub(crate) fn renamed(self, path: &Path, given: &Path) -> Self {
+        Self { message: self.message.replace(&*path.to_string_lossy(), &given.to_string_lossy()), ..self }
     }
 
     /// Puts advice, or another text, behind the message.

@@ -96,11 +96,11 @@ pub(crate) enum Request {
     ScrubStatus,
     StopScrub,
     StopTrial,
-    /// Writes lost content, at most so much, to the file that travels with it: [`lost_to`](dedupfs::scrub::lost_to).
+    /// Writes lost content, at most so much, to the file that travels with it: [`encode_lost`](dedupfs::scrub::encode_lost).
     LostContent {
         max: u32,
     },
-    /// Stores lost content again, from copies in so many bytes of the file that travels with it: [`copies_to`](dedupfs::scrub::copies_to). Returns
+    /// Stores lost content again, from copies in so many bytes of the file that travels with it: [`encode_copies`](dedupfs::scrub::encode_copies). Returns
     /// how much of it was lost.
     Heal {
         len_bytes: u32,

@@ -183,7 +183,7 @@ fn export_check(export: &ExportCheck) -> String {
 
 /// Advice to write data again. rsync skips files with the same size and time.
 pub(super) const AGAIN: &str = "back the same data up again so that it is really written (rsync: with --ignore-times, or into a new \
-                                directory without --link-dest)";
+                                directory without --link-dest), or take it from a replica of the pool with `dedupfs scrub --heal-from STORE`";
 
 fn losses_advice(report: &ScrubReport) -> String {
     let readable = report.lost_and_readable;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dedupfs::SeriesRecord;
 use dedupfs::reclaim::{ReclaimOptions, ReclaimReport, ReclaimStatus};
-use dedupfs::scrub::{COPIES_BYTES_MAX, LOST_AT_ONCE, ScrubOptions, ScrubReport, copies_from, lost_to};
+use dedupfs::scrub::{COPIES_BYTES_MAX, LOST_AT_ONCE, ScrubOptions, ScrubReport, decode_copies, encode_lost};
 use dedupfs::transfer::{self, ASKED_AT_ONCE, ImageFiles, NamedImage, QUESTION_BYTES, TransferReport};
 use dedupfs::{Pool, Progress, TRIAL_MEMORY_BYTES, TrialReport, VersionReport};
 use dedupfs_fuse::MountedSession;
@@ -59,6 +59,8 @@ impl End {
 /// session that does not end would wait for it.
 pub(super) struct Daemon {
     pub(super) pool: Arc<Pool>,
+    /// The pool is the view of a replica.
+    pub(super) is_view: bool,
     pub(super) session: MountedSession,
     pub(super) device: Option<String>,
     pub(super) gc: Policy,
@@ -174,6 +176,10 @@ impl Daemon {
     }
 
     fn scrub(&self, options: &ScrubOptions, progress: &dyn Progress) -> Result<ScrubReport, Failure> {
+        if self.is_view {
+            let message = "this is the view of a replica: `dedupfs replica verify STORE` reads a replica back";
+            return Err(FailureKind::Usage.because(message));
+        }
         tracing::info!(rate_bytes_per_s = options.rate_bytes_per_s, restart = options.restart, "scrubbing");
         let report = self.pool.scrub(options, progress)?;
         let (bad, files) = (report.bad_chunks + report.bad_nodes, report.affected.file_count);
@@ -184,7 +190,7 @@ impl Daemon {
     }
 
     fn lost_content(&self, max: u32, file: OwnedFd) -> Result<(), Failure> {
-        let lost = lost_to(&self.pool.lost_content((max as usize).min(LOST_AT_ONCE))?);
+        let lost = encode_lost(&self.pool.lost_content((max as usize).min(LOST_AT_ONCE))?);
         File::from(file)
             .write_all_at(&lost, 0)
             .map_err(|error| Failure::failed(format!("cannot tell what is lost: {error}")))
@@ -194,7 +200,7 @@ impl Daemon {
         let mut bytes = vec![0; (len_bytes as usize).min(COPIES_BYTES_MAX)];
         let read = File::from(file).read_exact_at(&mut bytes, 0);
         read.map_err(|error| Failure::failed(format!("cannot read copies of lost content: {error}")))?;
-        Ok(self.pool.heal(&copies_from(&bytes)?)?)
+        Ok(self.pool.heal(&decode_copies(&bytes)?)?)
     }
 
     fn trial_recovery(&self, scratch: &Path, progress: &dyn Progress) -> Result<TrialReport, Failure> {

@@ -7,13 +7,13 @@ use dedupfs_remote::Address;
 use dedupfs_store::objects::Key;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::is_address;
 use super::opened::{cache, prepare};
+use super::{is_address, is_replica};
 use crate::args::MountArgs;
 use crate::args::remote::ViewArgs;
 use crate::commands::replicate::store::FORMAT;
 use crate::control::{Failure, FailureKind};
-use crate::mount;
+use crate::{interrupt, mount};
 
 /// Paths, and what has to be there while they are used.
 pub(crate) struct Located {
@@ -24,19 +24,35 @@ pub(crate) struct Located {
 impl Located {
     /// Finds paths. If they are of a replica, it is mounted until this is dropped.
     pub(crate) fn find(given: &[&Path], args: &ViewArgs) -> Result<Self, Failure> {
-        if !given.iter().any(|path| is_address(path)) {
+        let addresses: Vec<Option<PathBuf>> = given.iter().map(|path| address_of(path)).collect();
+        if addresses.iter().all(Option::is_none) {
             return Ok(Self { paths: given.iter().map(|path| path.to_path_buf()).collect(), _mounted: None });
         }
-        let split: Vec<(String, PathBuf)> = given.iter().map(|path| split(path)).collect::<Result<_, _>>()?;
+        let addresses = given.iter().zip(&addresses).map(|(path, address)| address.as_deref().unwrap_or(path));
+        let split: Vec<(String, PathBuf)> = addresses.map(split).collect::<Result<_, _>>()?;
         let Some((place, _)) = split.first() else { return Ok(Self { paths: Vec::new(), _mounted: None }) };
         if split.iter().any(|(other, _)| other != place) {
             return Err(FailureKind::Usage
                 .because("both must be of one replica: mount the replicas to compare them with `diff -r`"));
         }
         let mounted = Mounted::mount(place, args)?;
+        if interrupt::exit_code().is_some() {
+            return Err(Failure::failed("interrupted"));
+        }
         let paths = split.iter().map(|(_, name)| mounted.mountpoint.join(name)).collect();
         Ok(Self { paths, _mounted: Some(mounted) })
     }
+}
+
+/// Returns a path as the address of a store, if it is one, or leads into a directory with a replica.
+fn address_of(path: &Path) -> Option<PathBuf> {
+    if is_address(path) {
+        return Some(path.to_owned());
+    }
+    // What exists is read as it is, unless it is the replica itself.
+    let is_looked_for = path.symlink_metadata().is_err() || is_replica(path);
+    let absolute = std::path::absolute(path).ok().filter(|_| is_looked_for)?;
+    absolute.ancestors().any(is_replica).then(|| format!("file://{}", absolute.display()).into())
 }
 
 /// Divides STORE/NAME: the shortest address that has a replica, and the name in it. The store is asked.
@@ -82,15 +98,19 @@ impl Mounted {
         let cache = cache(args)?;
         remove_leftovers(&cache);
         let mountpoint = cache.join(format!("{MOUNTPOINT}{}", std::process::id()));
-        std::fs::create_dir(&mountpoint)
-            .map_err(|error| Failure::failed(format!("cannot make {}: {error}", mountpoint.display())))?;
+        std::fs::create_dir(&mountpoint).map_err(|error| {
+            Failure::failed(format!(
+                "cannot make {}: {error}; name another directory with --cache DIR",
+                mountpoint.display()
+            ))
+        })?;
         let options = vec!["ro".to_owned(), "noatime".to_owned()];
         let mount_args = MountArgs {
             view: args.clone(),
-            ends_with_parent: true,
+            ends_with_parent: i32::try_from(std::process::id()).ok(),
             ..MountArgs::with_options(place.into(), mountpoint.clone(), options)
         };
-        match mount::start_daemon(&mount_args, &prepared.secrets) {
+        match mount::start_daemon(&mount_args, prepared.passphrase.as_deref()) {
             Ok(daemon) => Ok(Self { mountpoint, daemon }),
             Err(failure) => {
                 let _stays = std::fs::remove_dir(&mountpoint);
@@ -114,11 +134,13 @@ impl Drop for Mounted {
 /// Beginning of the names of mountpoints in the cache.
 const MOUNTPOINT: &str = "mnt-";
 
-/// Removes the mountpoints of commands that were killed. Those of running ones are busy.
+/// Removes the mountpoints of commands that were killed.
 fn remove_leftovers(cache: &Path) {
     for entry in std::fs::read_dir(cache).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(MOUNTPOINT) {
-            let _in_use = std::fs::remove_dir(entry.path());
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(MOUNTPOINT));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            let _still_mounted = std::fs::remove_dir(entry.path());
         }
     }
 }

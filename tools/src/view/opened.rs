@@ -1,82 +1,116 @@
 //! Opening the view of a replica in a directory of this machine.
 
-use std::ffi::OsString;
-use std::fs::DirBuilder;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{DirBuilder, Permissions, set_permissions};
+use std::io::Read as _;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use dedupfs::{NoProgress, OpenOptions, Pool, Progress};
+use dedupfs_remote::Address;
 use dedupfs_replica::{Replica, View, ViewOptions};
 use dedupfs_store::device::{Device, FileDevice, PoolLock};
 use dedupfs_store::{PoolId, StoreError};
 
-use crate::access;
+use crate::args::MountArgs;
 use crate::args::remote::ViewArgs;
-use crate::commands::replicate::store::{PASSPHRASE, Store, passphrase};
+use crate::commands::replicate::store::{Store, passphrase};
 use crate::control::{Failure, FailureKind};
+use crate::mountinfo::contains;
 use crate::progress::Bars;
-use crate::time;
+use crate::{access, interrupt, time};
 
 /// Content kept on the disk, if nothing else is said.
 const CACHE_BYTES: u64 = 20 << 30;
 /// Requests at the same time.
 const CONNECTIONS: usize = 8;
 const CACHE_OF_ROOT: &str = "/var/cache/dedupfs";
+/// Longest passphrase that comes from the process that started this one.
+const PASSPHRASE_BYTES_MAX: u64 = 64 << 10;
+
+/// A replica that can be read: its store answers, the key opens it, and its directory in the cache is there.
+pub(crate) struct Reader {
+    replica: Replica,
+    /// Its directory in the cache, and that of its store if it lies in one.
+    pub(crate) directories: Vec<PathBuf>,
+    cache_bytes: u64,
+    /// The passphrase, if it was asked for or stands in the environment.
+    pub(crate) passphrase: Option<Vec<u8>>,
+}
+
+impl Reader {
+    /// Finds a replica. A passphrase that is not `known` comes from where the options say, or is asked for.
+    pub(crate) fn find(place: &Path, args: &ViewArgs, known: Option<Vec<u8>>) -> Result<Self, Failure> {
+        let Some(text) = place.to_str() else {
+            return Err(FailureKind::Usage.because(format!("{} is not UTF-8: use a link", place.display())));
+        };
+        let ask = || passphrase(args.key.passphrase_file.as_deref(), "passphrase of the key file: ");
+        let known = match (&args.key.key, known) {
+            (None, _) => None,
+            (Some(_), Some(known)) => Some(known),
+            (Some(_), None) => Some(ask()?),
+        };
+        let store = Store::open(text)?;
+        let replica = store.replica_with(args.key.key.as_deref(), known.as_deref())?;
+        let own = match &store.address {
+            Address::Directory(directory) => directory.canonicalize().ok(),
+            Address::Bucket(_) => None,
+        };
+        let directory = directory_of(&replica, args, own.as_deref())?;
+        let directories = std::iter::once(directory).chain(own).collect();
+        let passphrase = known.filter(|_| args.key.passphrase_file.is_none());
+        Ok(Self { replica, directories, cache_bytes: args.cache_size.unwrap_or(CACHE_BYTES), passphrase })
+    }
+
+    /// The pool that the replica is of.
+    pub(crate) const fn of_pool(&self) -> PoolId {
+        self.replica.pool()
+    }
+
+    /// Opens the newest state; makes it in the cache if it is new there.
+    pub(crate) fn open(self, memory_bytes: u64, progress: &dyn Progress) -> Result<Opened, Failure> {
+        access::raise_descriptor_limit();
+        let directory = self.directories.first().cloned().unwrap_or_default();
+        let place = self.replica.place().to_owned();
+        let lock = PoolLock::acquire(&directory, &format!("dedupfs, reading {place}"));
+        let lock = lock.map_err(|error| in_use(&directory, error))?;
+        let disk: Arc<dyn Device> = Arc::new(FileDevice::open(&directory)?);
+        let options = ViewOptions { cache_bytes: self.cache_bytes, connections: CONNECTIONS, memory_bytes };
+        let view = View::open(&Arc::new(self.replica), &disk, options, progress).map_err(|error| {
+            let failure = Failure::from(error).while_trying(&format!("cannot make a view of {place} in {}", directory.display()));
+            match failure.kind {
+                FailureKind::NoSpace => failure.and("; name a larger disk with --cache DIR, or `-o cache=DIR`"),
+                FailureKind::Damaged => failure.and(
+                    ". `dedupfs replica verify` tells what is damaged; `dedupfs recover --force --from` takes what can be read",
+                ),
+                _ => failure,
+            }
+        })?;
+        let root = directory.join(&view.pool_directory);
+        Ok(Opened { root, directories: self.directories, place, view, _lock: lock })
+    }
+}
 
 /// The view of a replica, open. Its directory is locked.
 pub(crate) struct Opened {
     /// Directory of its meta root: it stands for the pool.
     pub(crate) root: PathBuf,
+    /// The directories that it rests on.
+    pub(crate) directories: Vec<PathBuf>,
     place: String,
-    of_pool: PoolId,
     view: View,
     _lock: PoolLock,
 }
 
-/// A passphrase that was asked for, for the daemon.
-pub(crate) struct Prepared {
-    pub(crate) secrets: Vec<(&'static str, OsString)>,
-}
-
 impl Opened {
-    /// Opens the newest state of a replica; makes it on the disk if it is new there.
-    pub(crate) fn open(
-        place: &Path,
-        args: &ViewArgs,
-        memory_bytes: u64,
-        progress: &dyn Progress,
-    ) -> Result<Self, Failure> {
-        let known = args.key.key.as_ref().map(|_| ask(args)).transpose()?;
-        Self::open_with(place, args, known.as_deref(), memory_bytes, progress)
-    }
-
-    fn open_with(
-        place: &Path,
-        args: &ViewArgs,
-        passphrase: Option<&[u8]>,
-        memory_bytes: u64,
-        progress: &dyn Progress,
-    ) -> Result<Self, Failure> {
-        let Some(text) = place.to_str() else {
-            return Err(FailureKind::Usage.because(format!("{} is not UTF-8: use a link", place.display())));
-        };
-        access::raise_descriptor_limit();
-        let store = Store::open(text)?;
-        let replica = store.replica_with(args.key.key.as_deref(), passphrase)?;
-        let directory = directory_of(&replica, args)?;
-        let lock = PoolLock::acquire(&directory, &format!("dedupfs, reading {}", replica.place())).map_err(in_use)?;
-        let disk: Arc<dyn Device> = Arc::new(FileDevice::open(&directory)?);
-        let options =
-            ViewOptions { cache_bytes: args.cache_size.unwrap_or(CACHE_BYTES), connections: CONNECTIONS, memory_bytes };
-        let replica = Arc::new(replica);
-        let view = View::open(&replica, &disk, options, progress).map_err(|error| {
-            let shown = directory.display();
-            Failure::from(error).while_trying(&format!("cannot make a view of {} in {shown}", replica.place()))
-        })?;
-        let (place, of_pool) = (replica.place().to_owned(), replica.pool());
-        Ok(Self { root: directory.join(&view.pool_directory), place, of_pool, view, _lock: lock })
+    /// Opens the view for the daemon of a mount.
+    pub(crate) fn open(args: &MountArgs, progress: &dyn Progress) -> Result<Self, Failure> {
+        let known = args.passphrase_stdin.then(|| {
+            let mut known = Vec::new();
+            let read = std::io::stdin().take(PASSPHRASE_BYTES_MAX).read_to_end(&mut known);
+            read.map(|_| known).map_err(|error| Failure::failed(format!("cannot receive the passphrase: {error}")))
+        });
+        Reader::find(&args.pool, &args.view, known.transpose()?)?.open(args.memory, progress)
     }
 
     /// Opens its pool.
@@ -89,14 +123,14 @@ impl Opened {
         })
     }
 
-    /// The pool that the replica is of.
-    pub(crate) const fn of_pool(&self) -> PoolId {
-        self.of_pool
-    }
-
     /// The commit of the replica that is read.
     pub(crate) const fn commit(&self) -> u64 {
         self.view.commit
+    }
+
+    /// Whole containers and parts of them that were fetched so far.
+    pub(crate) fn fetched(&self) -> (u64, u64) {
+        self.view.fetched()
     }
 
     /// Tells which state is read, and its gaps.
@@ -107,34 +141,58 @@ impl Opened {
     }
 }
 
+/// What is known of a replica when its view is made.
+pub(crate) struct Prepared {
+    pub(crate) directories: Vec<PathBuf>,
+    pub(crate) passphrase: Option<Vec<u8>>,
+}
+
 /// Makes the view in this process, which has a terminal, and lets go of it. The daemon finds it there.
 pub(crate) fn prepare(place: &Path, args: &ViewArgs, memory_bytes: u64) -> Result<Prepared, Failure> {
-    let known = args.key.key.as_ref().map(|_| ask(args)).transpose()?;
     let bars = Bars::default();
-    let progress = crate::interrupt::ended_by_signals(&bars)?;
-    let opened = Opened::open_with(place, args, known.as_deref(), memory_bytes, &progress);
+    let reader = Reader::find(place, args, None)?;
+    let prepared = Prepared { directories: reader.directories.clone(), passphrase: reader.passphrase.clone() };
+    let progress = interrupt::ended_by_signals(&bars)?;
+    let opened = reader.open(memory_bytes, &progress);
     bars.finish();
     drop(opened?);
-    let is_in_file = args.key.passphrase_file.is_some();
-    let secrets = known.filter(|_| !is_in_file).map(|known| (PASSPHRASE, OsString::from_vec(known)));
-    Ok(Prepared { secrets: secrets.into_iter().collect() })
+    if progress.is_cancelled() { Err(Failure::failed("interrupted")) } else { Ok(prepared) }
 }
 
-fn ask(args: &ViewArgs) -> Result<Vec<u8>, Failure> {
-    passphrase(args.key.passphrase_file.as_deref(), "passphrase of the key file: ")
-}
-
-/// Returns the directory of a replica in the cache. Only its owner may look into it: it has content that is encrypted in the store.
-fn directory_of(replica: &Replica, args: &ViewArgs) -> Result<PathBuf, Failure> {
-    let directory = cache(args)?.join(replica.name());
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(&directory);
-    made.map_err(|error| {
+/// Returns the directory of a replica in the cache. Only its owner may look into it: it has content that is encrypted in the store. That of a plain replica
+/// is another one, so that nobody who can write to a store leads a reader of the encrypted one astray.
+fn directory_of(replica: &Replica, args: &ViewArgs, store: Option<&Path>) -> Result<PathBuf, Failure> {
+    let kind = if replica.is_encrypted() { "" } else { "-plain" };
+    let directory = cache(args)?.join(format!("{}{kind}", replica.name()));
+    let failed = |error: std::io::Error| {
         let shown = directory.display();
         Failure::failed(format!(
-            "cannot make the directory {shown}: {error}; name another one with --cache DIR, or `-o cache=DIR`"
+            "cannot use the directory {shown}: {error}; name another one with --cache DIR, or `-o cache=DIR`"
         ))
-    })?;
-    directory.canonicalize().map_err(|error| Failure::failed(format!("cannot use {}: {error}", directory.display())))
+    };
+    let parent = args.cache.as_deref().and_then(Path::parent).filter(|parent| !parent.as_os_str().is_empty());
+    if let Some(parent) = parent.filter(|parent| !parent.exists()) {
+        // On a disk that is not mounted, the content would fill another one.
+        return Err(FailureKind::Usage.because(format!(
+            "{} does not exist: make it first, or name another directory with --cache DIR, or `-o cache=DIR`",
+            parent.display()
+        )));
+    }
+    DirBuilder::new().recursive(true).mode(0o700).create(&directory).map_err(failed)?;
+    let directory = directory.canonicalize().map_err(failed)?;
+    if store.is_some_and(|store| contains(store, &directory) || contains(&directory, store)) {
+        return Err(FailureKind::Usage.because(format!(
+            "the cache {} and the replica's directory are in each other: name another one with --cache DIR",
+            directory.display()
+        )));
+    }
+    set_permissions(&directory, Permissions::from_mode(0o700))
+        .or_else(|error| {
+            // A disk that is only read has it as it was made.
+            if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem { Ok(()) } else { Err(error) }
+        })
+        .map_err(|error| Failure::failed(format!("cannot keep other users out of {}: {error}", directory.display())))?;
+    Ok(directory)
 }
 
 /// Returns the directory of the caches of all replicas.
@@ -151,10 +209,12 @@ pub(super) fn cache(args: &ViewArgs) -> Result<PathBuf, Failure> {
     Ok(cache.ok_or_else(named)?.join("dedupfs"))
 }
 
-fn in_use(error: StoreError) -> Failure {
+fn in_use(directory: &Path, error: StoreError) -> Failure {
     match error {
-        StoreError::Busy { what, owner } => FailureKind::PoolInUse.because(format!(
-            "{what} is in use by {owner}: read where that has it mounted (`findmnt -t fuse.dedupfs`), or name another directory with --cache DIR"
+        StoreError::Busy { owner, .. } => FailureKind::PoolInUse.because(format!(
+            "the cache {} is in use by {owner}: one command at a time reads a replica with it. Wait; or read where the replica is mounted \
+             (`findmnt -t fuse.dedupfs`); or name another directory with --cache DIR, or `-o cache=DIR`",
+            directory.display()
         )),
         error => error.into(),
     }

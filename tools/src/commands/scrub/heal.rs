@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use dedupfs::scrub::{COPIES_BYTES_MAX, LOST_AT_ONCE, LostContent, copies_to, lost_from};
+use dedupfs::scrub::{COPIES_BYTES_MAX, LOST_AT_ONCE, LostContent, decode_lost, encode_copies};
 use dedupfs::{OpenOptions, Pool, Progress as _};
 use dedupfs_store::superblock::Role;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -16,7 +16,7 @@ use crate::args::remote::ViewArgs;
 use crate::control::{ControlClient, Failure, FailureKind};
 use crate::progress::Bars;
 use crate::report::Healed;
-use crate::view::Opened;
+use crate::view::Reader;
 use crate::{interrupt, target};
 
 /// Bytes of copies that travel together: with the largest one behind it, less than the daemon takes.
@@ -28,22 +28,34 @@ enum Losing {
     Local(Arc<Pool>),
 }
 
-pub(super) fn run(pool: &Path, store: &Path, args: &ViewArgs) -> Result<Healed, Failure> {
+/// Finds the replica, before the scrub: a mistake in its address or key is told at once.
+pub(super) fn find(pool: &Path, store: &Path, args: &ViewArgs) -> Result<Reader, Failure> {
+    let reader = Reader::find(store, args, None)?;
+    let (own, other) = (target::superblock(pool, Role::Meta)?.pool, reader.of_pool());
+    if own != other {
+        let message = format!("{} is a replica of pool {other}, and not of {own}", store.display());
+        return Err(FailureKind::Usage.because(message));
+    }
+    Ok(reader)
+}
+
+/// Stores everything that is lost again, as far as the replica has it.
+pub(super) fn run(pool: &Path, reader: Reader) -> Result<Healed, Failure> {
     let opened = access::reach(pool, &access::to_write("dedupfs scrub --heal-from"))?;
     let (mut losing, local) = match opened {
         Access::Daemon(client) => (Losing::Daemon(client), None),
         Access::Local(pool) => (Losing::Local(pool.clone()), Some(pool)),
     };
-    let healed = losing.heal_from(pool, store, args);
-    if let Some(local) = local {
-        access::close(&local)?;
-    }
-    healed.map_err(|failure| failure.while_trying("the scrub is done, but lost content is not healed"))
+    let healed = losing.heal_from(reader);
+    let closed = local.map_or(Ok(()), |local| access::close(&local));
+    healed
+        .and_then(|healed| closed.map(|()| healed))
+        .map_err(|failure| failure.while_trying("the scrub is done, but lost content is not healed"))
 }
 
 impl Losing {
-    fn heal_from(&mut self, pool: &Path, store: &Path, args: &ViewArgs) -> Result<Healed, Failure> {
-        let lost = self.lost()?;
+    fn heal_from(&mut self, reader: Reader) -> Result<Healed, Failure> {
+        let mut lost = self.lost()?;
         let mut healed = Healed { left: lost.len() as u64, ..Healed::default() };
         if lost.is_empty() {
             return Ok(healed);
@@ -51,21 +63,30 @@ impl Losing {
         let bars = Bars::default();
         let progress = interrupt::ended_by_signals(&bars)?;
         let options = OpenOptions::default();
-        let opened = Opened::open(store, args, options.memory_bytes, &progress)?;
-        let (own, other) = (target::superblock(pool, Role::Meta)?.pool, opened.of_pool());
-        if own != other {
-            return Err(FailureKind::Usage
-                .because(format!("{} is a replica of pool {other}, and not of {own}", store.display())));
-        }
+        let opened = reader.open(options.memory_bytes, &progress)?;
         healed.commit = opened.commit();
         let view = opened.pool(&OpenOptions { note: "dedupfs scrub --heal-from".to_owned(), ..options })?;
-        progress.start("healing lost content", lost.len() as u64);
-        let done = self.heal(&lost, &view, &progress);
-        progress.finish();
+        let done = loop {
+            progress.start("healing lost content", lost.len() as u64);
+            let done = self.heal(&lost, &view, &progress);
+            progress.finish();
+            match done {
+                Ok(count) => healed.healed += count,
+                Err(failure) => break Err(failure),
+            }
+            let was_full = lost.len() == LOST_AT_ONCE;
+            let left = self.lost()?;
+            // Another pass, while there is more than is told at once and it gets less.
+            let goes_on = was_full && left != lost;
+            lost = left;
+            if !goes_on {
+                break Ok(());
+            }
+        };
         bars.finish();
         access::close(&view)?;
-        healed.healed = done?;
-        healed.left = self.lost()?.len() as u64;
+        done?;
+        healed.left = lost.len() as u64;
         Ok(healed)
     }
 
@@ -101,7 +122,7 @@ impl Losing {
                 let len = file.metadata().map_err(exchange)?.len();
                 let mut bytes = vec![0; usize::try_from(len).unwrap_or(usize::MAX)];
                 file.read_exact_at(&mut bytes, 0).map_err(exchange)?;
-                Ok(lost_from(&bytes)?)
+                Ok(decode_lost(&bytes)?)
             }
         }
     }
@@ -116,7 +137,7 @@ impl Losing {
                 Ok(pool.heal(&copies)?)
             }
             Self::Daemon(client) => {
-                let (file, bytes) = (in_memory()?, copies_to(copies));
+                let (file, bytes) = (in_memory()?, encode_copies(copies));
                 file.write_all_at(&bytes, 0).map_err(exchange)?;
                 client.heal(bytes.len() as u32, file.as_fd())
             }

@@ -26,9 +26,13 @@ impl<'a> Viewed<'a> {
     }
 
     fn mount(&self) -> Tool {
+        self.mount_on(&self.mnt)
+    }
+
+    fn mount_on(&self, mnt: &Path) -> Tool {
         let options = format!("ro,cache={},cache_size=64M", self.cache.display());
         let mount = tool(&["mount", "--memory", "256M", "-o", &options]).arg("--key").arg(&self.copied.key);
-        mount.arg(&self.copied.store).arg(&self.mnt)
+        mount.arg(&self.copied.store).arg(mnt)
     }
 
     fn umount(&self) {
@@ -116,8 +120,19 @@ fn versions_of_a_replica_are_listed_compared_and_copied() {
     viewed.read(&["get"]).arg(at("tree-2/large")).arg(&out).ok();
     assert_eq!(fs::read(&out).unwrap(), fs::read(copied.site.mnt.join("tree-2/large")).unwrap());
     viewed.read(&["list"]).arg(at("")).run().expect(0, &["tree-1", "tree-2", "2 versions"]);
+    // A path into the directory does, too.
+    viewed.read(&["list"]).arg(&copied.store).run().expect(0, &["2 versions"]);
+    let second = copied.site.base.join("second");
+    viewed.read(&["get"]).arg(format!("{}/tree-1/large", copied.store)).arg(&second).ok();
+    assert_eq!(fs::read(&second).unwrap(), fs::read(copied.site.mnt.join("tree-1/large")).unwrap());
+    viewed.read(&["history"]).arg(at("")).arg("large").run().expect(0, &["tree-1"]);
+    // As the first process of a container.
+    let first = Tool::new("unshare").args(["-pf", "--mount-proc"]).arg(DEDUPFS).args(["list", &at("")]);
+    let first = first.arg("--key").arg(&copied.key).arg("--cache").arg(&viewed.cache);
+    first.env("DEDUPFS_PASSPHRASE", "correct horse").run().expect(0, &["2 versions"]);
     viewed.read(&["diff"]).arg(at("tree-1")).arg(at("tree-2")).run().expect(0, &["with other content"]);
-    viewed.read(&["get"]).arg(at("absent")).arg(copied.site.base.join("none")).run().expect(1, &["No such file"]);
+    let absent = viewed.read(&["get"]).arg(at("absent")).arg(copied.site.base.join("none")).run();
+    absent.expect(1, &["No such file", &at("absent")]);
     viewed.read(&["get"]).arg(at("tree-1")).arg(&out).run().expect(2, &["is there already"]);
     let mut killed = Command::new(DEDUPFS);
     killed.args(["get", &at("tree-1")]).arg(copied.site.base.join("cut")).arg("--key").arg(&copied.key);
@@ -169,13 +184,33 @@ fn mistakes_of_readers_are_told_with_advice() {
     let options = format!("ro,cache={}", viewed.cache.display());
     let second = tool(&["mount", "-o", &options]).arg("--key").arg(&copied.key).arg(store).arg(&again.mnt);
     second.run().expect(4, &["--cache DIR"]);
+    Tool::new(DEDUPFS).arg("scrub").arg(&viewed.mnt).run().expect(16, &["replica verify"]);
+    // Its daemon is killed: the same command brings the mount back.
+    let daemon = Tool::new("pgrep").arg("-f").arg(format!("daemon-child.*{}$", viewed.mnt.display())).ok().text();
+    let daemon = rustix::process::Pid::from_raw(daemon.trim().parse().unwrap()).unwrap();
+    rustix::process::kill_process(daemon, rustix::process::Signal::KILL).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    viewed.mount().ok();
+    assert!(viewed.mnt.join("tree-1").exists());
     viewed.umount();
+    let root = Tool::new("find").arg(&viewed.cache).args(["-name", "dedupfs.meta"]).ok().text();
+    let root = Path::new(root.trim()).parent().unwrap().to_owned();
+    tool(&["mount"]).arg(&root).arg(&viewed.mnt).run().expect(3, &["view of a replica", &copied.store]);
+    for inside in [store, viewed.cache.as_path()] {
+        viewed.mount_on(inside).run().expect(8, &["in each other"]);
+    }
+    let options = format!("ro,cache={}", store.join("c").display());
+    let mount = tool(&["mount", "-o", &options]).arg("--key").arg(&copied.key).arg(store).arg(&viewed.mnt);
+    mount.run().expect(2, &["in each other"]);
+    let options = format!("ro,cache={}", copied.site.base.join("no/such").display());
+    let mount = tool(&["mount", "-o", &options]).arg("--key").arg(&copied.key).arg(store).arg(&viewed.mnt);
+    mount.run().expect(2, &["make it first"]);
     // A file in the place of the cache.
     let file = copied.site.base.join("file");
     fs::write(&file, "").unwrap();
     let options = format!("ro,cache={}", file.display());
     let mount = tool(&["mount", "-o", &options]).arg("--key").arg(&copied.key).arg(store).arg(&viewed.mnt);
-    mount.run().expect(1, &["cannot make the directory"]);
+    mount.run().expect(1, &["cannot use the directory"]);
 }
 
 /// Content that is damaged in the cache comes from the store again; content that is gone there gives errors, and the rest is read.
@@ -206,7 +241,7 @@ fn damage_is_met_with_the_store_and_loss_with_errors() {
     let content =
         Tool::new("find").arg(Path::new(&copied.store).join("c")).args(["-type", "f", "-size", "+1M"]).ok().text();
     fs::remove_file(content.lines().next().unwrap()).unwrap();
-    viewed.mount().ok();
+    assert!(viewed.mount().ok().err.contains("is read"));
     let (whole, broken): (Vec<_>, Vec<_>) = fs::read_dir(viewed.mnt.join("tree-1"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -249,7 +284,8 @@ fn a_scrub_heals_from_a_replica() {
     Tool::new(DEDUPFS).arg("mkfs").arg(&other).ok();
     fs::create_dir(&other_store).unwrap();
     tool(&["replicate", "--init", "--key"]).arg(&copied.key).args([&other, &other_store]).ok();
-    scrub(other_store.to_str().unwrap()).run().expect(16, &["is a replica of pool", "lost"]);
+    scrub(other_store.to_str().unwrap()).run().expect(16, &["is a replica of pool"]);
+    scrub("/absent").run().expect(16, &["/absent"]);
     scrub(&copied.store).run().expect(1, &["healed: ", "nothing is lost any more"]);
     scrub(&copied.store).run().expect(0, &["nothing is lost"]);
     assert_same_content(&sound, &copied.site.mnt.join("tree-1"));

@@ -1,4 +1,4 @@
-//! The source of a mount: a pool, or the view of a replica.
+//! A pool that is mounted, or the view of a replica in its place.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,22 +8,22 @@ use dedupfs::{OpenOptions, Pool};
 use crate::args::MountArgs;
 use crate::control::{Failure, FailureKind};
 use crate::mount_options::{Options, ReplicaOptions};
-use crate::{access, target};
+use crate::{access, mount, target};
 
-pub(super) enum Source {
+pub(super) enum Served {
     Pool(PathBuf),
     #[cfg(feature = "remote")]
-    Replica(Box<crate::view::Opened>),
+    View(Box<crate::view::Opened>),
 }
 
-impl Source {
+impl Served {
     /// Finds the pool, or opens the view of a replica.
     pub(super) fn find(args: &MountArgs) -> Result<Self, Failure> {
         #[cfg(feature = "remote")]
         if crate::view::is_replica(&args.pool) {
             let args = crate::view::with_options(args)?;
-            let opened = crate::view::Opened::open(&args.pool, &args.view, args.memory, &dedupfs::NoProgress)?;
-            return Ok(Self::Replica(Box::new(opened)));
+            let opened = crate::view::Opened::open(&args, &dedupfs::NoProgress)?;
+            return Ok(Self::View(Box::new(opened)));
         }
         target::pool(&args.pool).map(Self::Pool)
     }
@@ -33,13 +33,22 @@ impl Source {
         match self {
             Self::Pool(root) => root,
             #[cfg(feature = "remote")]
-            Self::Replica(opened) => &opened.root,
+            Self::View(opened) => &opened.root,
+        }
+    }
+
+    /// The directories that the mount rests on. None of them may lie in it.
+    pub(super) fn directories(&self) -> Vec<PathBuf> {
+        match self {
+            Self::Pool(root) => mount::roots(root),
+            #[cfg(feature = "remote")]
+            Self::View(opened) => opened.directories.clone(),
         }
     }
 
     /// Refuses options that mean nothing for it.
     pub(super) fn check(&self, options: &Options) -> Result<(), Failure> {
-        if self.is_local() && options.replica != ReplicaOptions::default() {
+        if self.is_pool() && options.replica != ReplicaOptions::default() {
             let shown = self.root().display();
             return Err(FailureKind::Usage.because(format!(
                 "mount options key, passphrase_file, cache and cache_size are for replicas, and {shown} is a pool: leave them out"
@@ -52,13 +61,25 @@ impl Source {
         match self {
             Self::Pool(root) => access::open_for_mount(root, options),
             #[cfg(feature = "remote")]
-            Self::Replica(opened) => opened.pool(options),
+            Self::View(opened) => opened.pool(options),
         }
     }
 
     /// Whether its content lies on a disk of this machine, which can be measured and verified.
-    pub(super) fn is_local(&self) -> bool {
+    pub(super) fn is_pool(&self) -> bool {
         matches!(self, Self::Pool(_))
+    }
+
+    /// Logs the work of the mount at its end.
+    pub(super) fn log_end(&self) {
+        match self {
+            Self::Pool(_) => {}
+            #[cfg(feature = "remote")]
+            Self::View(opened) => {
+                let (containers, parts) = opened.fetched();
+                tracing::info!(containers, parts, "fetched from the replica");
+            }
+        }
     }
 
     /// Tells which state is read, if there are several.
@@ -66,7 +87,7 @@ impl Source {
         match self {
             Self::Pool(_) => None,
             #[cfg(feature = "remote")]
-            Self::Replica(opened) => Some(opened.notice()),
+            Self::View(opened) => Some(opened.notice()),
         }
     }
 }
