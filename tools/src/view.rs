@@ -12,7 +12,7 @@ use std::path::Path;
 
 use dedupfs_store::frame::{FRAME_HEADER_BYTES, FrameHeader, FrameKind};
 
-pub(crate) use self::located::Located;
+pub(crate) use self::located::{Located, at};
 pub(crate) use self::opened::{Opened, Reader, prepare};
 use crate::args::MountArgs;
 use crate::commands::replicate::store::FORMAT;

@@ -19,10 +19,7 @@ const PATTERNS_BYTES_MAX: usize = 16 * 1024;
 
 pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
     #[cfg(feature = "remote")]
-    {
-        let located = crate::view::Located::find(&[&args.source], &args.view)?;
-        located.paths.iter().try_fold(crate::exit::OK, |_, path| run_at(args, path))
-    }
+    return crate::view::at(&args.source, &args.view, |path| run_at(args, path));
     #[cfg(not(feature = "remote"))]
     run_at(args, &args.source)
 }
@@ -30,7 +27,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<u8, Failure> {
 /// Copies from a path in a mount.
 fn run_at(args: &GetArgs, path: &Path) -> Result<u8, Failure> {
     let (source, destination) = (args.source.display(), args.destination.display());
-    let (from, metadata) = inside::open_source(path).map_err(|failure| failure.renamed(path, &args.source))?;
+    let (from, metadata) = inside::open_source(path)?;
     let Some(place) = inside::find(&from)? else {
         return Err(FailureKind::Usage.because(format!(
             "{source} is in no mounted dedupfs: `dedupfs get MNT/NAME DESTINATION` copies out of one"

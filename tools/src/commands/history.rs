@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Component, Path};
 
 use dedupfs::{HistoryRow, HistoryState, Progress as _};
 use jiff::tz::TimeZone;
@@ -22,11 +22,7 @@ struct Told {
 
 pub(crate) fn run(args: &HistoryArgs) -> Result<u8, Failure> {
     #[cfg(feature = "remote")]
-    {
-        let located = crate::view::Located::find(&[&args.directory], &args.view)?;
-        let told = |path: &PathBuf| run_at(args, path).map_err(|failure| failure.renamed(path, &args.directory));
-        located.paths.iter().try_fold(exit::OK, |_, path| told(path))
-    }
+    return crate::view::at(&args.directory, &args.view, |path| run_at(args, path));
     #[cfg(not(feature = "remote"))]
     run_at(args, &args.directory)
 }

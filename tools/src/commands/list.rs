@@ -1,7 +1,7 @@
 //! `dedupfs list`: the versions of a pool, or of one directory.
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use dedupfs::{Progress as _, VersionInfo, WouldFree, is_frozen};
 use dedupfs_service::ROOT_INO;
@@ -30,11 +30,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<u8, Failure> {
         None => mountinfo::only()?,
     };
     #[cfg(feature = "remote")]
-    {
-        let located = crate::view::Located::find(&[&given], &args.view)?;
-        let listed = |path: &PathBuf| run_at(args, path, &given).map_err(|failure| failure.renamed(path, &given));
-        located.paths.iter().try_fold(exit::OK, |_, path| listed(path))
-    }
+    return crate::view::at(&given, &args.view, |path| run_at(args, path, &given));
     #[cfg(not(feature = "remote"))]
     run_at(args, &given, &given)
 }

@@ -1,6 +1,7 @@
 //! Failures as tools report them: a message and an exit code. They cross the control socket.
 
 use std::io;
+#[cfg(feature = "remote")]
 use std::path::Path;
 
 use dedupfs::EngineError;
@@ -56,6 +57,7 @@ impl Failure {
     }
 
     /// Names a path in the message as the user gave it.
+    #[cfg(feature = "remote")]
     pub(crate) fn renamed(self, path: &Path, given: &Path) -> Self {
         Self { message: self.message.replace(&*path.to_string_lossy(), &given.to_string_lossy()), ..self }
     }

@@ -44,6 +44,17 @@ impl Located {
     }
 }
 
+/// Works on one path, which messages name as it was given.
+pub(crate) fn at<T>(
+    given: &Path,
+    args: &ViewArgs,
+    work: impl FnOnce(&Path) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let located = Located::find(&[given], args)?;
+    let path = located.paths.first().map_or(given, PathBuf::as_path);
+    work(path).map_err(|failure| failure.renamed(path, given))
+}
+
 /// Returns a path as the address of a store, if it is one, or leads into a directory with a replica.
 fn address_of(path: &Path) -> Option<PathBuf> {
     if is_address(path) {
