@@ -20,6 +20,7 @@
 #   schedules    a million schedules of the code shared by threads
 #   fuzz         every decoder for five minutes
 #   replicas     1,000,000 faults of the store of a replica
+#   stores       copies in versitygw over a bad network (toxiproxy); stores that must be refused
 #   plain        the programs without stores on other machines are built
 #   clients      all clients, and ten minutes of stress
 #   advisories   known defects of dependencies; fails if their database cannot be fetched
@@ -35,7 +36,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=tools/prerequisites.sh
 . tools/prerequisites.sh
 
-all_parts=(kills power syscalls damage memory model crash faults flips posix versions world mutants schedules fuzz replicas plain clients advisories)
+all_parts=(kills power syscalls damage memory model crash faults flips posix versions world mutants schedules fuzz replicas stores plain clients advisories)
 usage() {
     printf '%s: %s; see the head of the script\n' "${0##*/}" "$*" >&2
     exit 2
@@ -93,6 +94,7 @@ run_fuzz() { tools/fuzz.sh "$(amount 300 2)"; }
 run_replicas() {
     DEDUPFS_REPLICA_FAULTS=$(amount 1000000 500) cargo test --locked --release --package dedupfs-replica --lib -- --nocapture random_faults
 }
+run_stores() { tools/stores-soak.sh "$(amount 200 0)"; }
 run_plain() { cargo clippy --locked -p dedupfs-tools --no-default-features --bins -- -D warnings; }
 run_clients() {
     local arguments=(--stress 600)
@@ -104,7 +106,7 @@ run_advisories() { DEDUPFS_REQUIRE_ADVISORIES=1 tools/advisories.sh; }
 need_rust
 logs=${DEDUPFS_NIGHTLY_LOGS-target/nightly}
 mkdir -p "$logs"
-if [ -z "${DEDUPFS_BIN-}" ] && [[ " ${parts[*]} " =~ \ (power|syscalls|damage|memory|posix|versions|clients)\  ]]; then
+if [ -z "${DEDUPFS_BIN-}" ] && [[ " ${parts[*]} " =~ \ (power|syscalls|damage|memory|posix|versions|stores|clients)\  ]]; then
     say "building"
     # The programs are built last: together with examples they would get what only tests need.
     cargo build --release --locked --workspace --examples

@@ -288,7 +288,9 @@ impl Work<'_> {
         before: &mut Before,
         added: &mut StoredById,
     ) -> Result<Uploaded> {
-        let uploaded = uploads.run(missing, hold, self.progress)?;
+        let earlier =
+            missing.iter().filter_map(|local| before.stored.get(&local.id)).map(|row| (row.id, *row)).collect();
+        let uploaded = uploads.run(missing, &earlier, hold, self.progress)?;
         for row in &uploaded.stored {
             added.insert(row.id, *row);
             let replaced = before.stored.insert(row.id, *row).filter(|replaced| replaced != row);

@@ -54,25 +54,44 @@ pub(crate) enum Hold {
 
 impl Uploads<'_> {
     /// Uploads these containers, in the order of the disk.
-    pub(crate) fn run(&self, mut locals: Vec<Local>, hold: Hold, progress: &dyn Progress) -> Result<Uploaded> {
+    /// `earlier` has the objects of shorter states of some of them.
+    pub(crate) fn run(
+        &self,
+        mut locals: Vec<Local>,
+        earlier: &StoredById,
+        hold: Hold,
+        progress: &dyn Progress,
+    ) -> Result<Uploaded> {
         locals.sort_unstable_by_key(|local| (local.kind != ContainerKind::Recipe, local.address));
         let cost = |local: &Local| u64::from(local.used_bytes);
         progress.start("uploading containers", locals.iter().map(cost).sum());
         let unreadable = AtomicUsize::new(0);
-        let all = for_each(&locals, self.connections, progress, cost, |local| self.upload(local, hold, &unreadable));
+        let all = for_each(&locals, self.connections, progress, cost, |local| {
+            self.upload(local, earlier.get(&local.id), hold, &unreadable)
+        });
         progress.finish();
         let mut uploaded = Uploaded::default();
         all?.into_iter().for_each(|one| uploaded.add(one));
         Ok(uploaded)
     }
 
-    fn upload(&self, local: &Local, hold: Hold, unreadable: &AtomicUsize) -> Result<Uploaded> {
-        let Read { bytes, error } = match self.root.read(local) {
+    fn upload(
+        &self,
+        local: &Local,
+        earlier: Option<&Stored>,
+        hold: Hold,
+        unreadable: &AtomicUsize,
+    ) -> Result<Uploaded> {
+        let Read { mut bytes, mut error } = match self.root.read(local) {
             // Only a container that is still there has to be readable.
             Err(ReplicaError::Pool(_)) if hold == Hold::None => return Ok(Uploaded::default()),
             read => read?,
         };
-        let is_sound = error.is_none() && self.root.is_sound(local, &bytes);
+        let mut is_sound = error.is_none() && self.root.is_sound(local, &bytes);
+        if !is_sound && let Some(mended) = self.mended(local, earlier, &bytes)? {
+            tracing::error!(container = %local.id, "a container is damaged in the pool; its copy is sound, because it had been copied before: `dedupfs scrub --heal-from` mends the pool");
+            (bytes, error, is_sound) = (mended, None, true);
+        }
         if !is_sound && hold == Hold::None {
             return Ok(Uploaded::default());
         }
@@ -103,6 +122,23 @@ impl Uploads<'_> {
             bytes: if is_there { 0 } else { bytes.len() as u64 },
             unsound: (!is_sound).then_some(local.id).into_iter().collect(),
         })
+    }
+
+    /// Lays the object of a shorter state over the bytes of a container: it only grew since then. `None` if that does not make it sound, or the object
+    /// may be of another pool's state.
+    fn mended(&self, local: &Local, earlier: Option<&Stored>, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some(earlier) = earlier.filter(|earlier| earlier.reign == self.reign && earlier.kind == local.kind) else {
+            return Ok(None);
+        };
+        let read = match self.replica.read(&earlier.key()?) {
+            Err(error) if error.is_damage() => None,
+            read => read?,
+        };
+        let sound = read.filter(|read| earlier.has_content(&self.replica.name_key, read) && read.len() <= bytes.len());
+        Ok(sound.and_then(|mut mended| {
+            mended.extend_from_slice(bytes.get(mended.len()..).unwrap_or_default());
+            self.root.is_sound(local, &mended).then_some(mended)
+        }))
     }
 
     /// Takes objects out of `stored` that the store does not have; returns them.

@@ -79,6 +79,21 @@ fn a_damaged_container_is_told_and_copied_as_it_is() {
     assert_eq!(report.damaged, 1);
 }
 
+/// A pool that was damaged before a run replaced the sound copy of a container that had grown since the run before.
+#[test]
+fn regression_the_copy_of_a_damaged_container_that_grew_stays_sound() {
+    let site = Site::new();
+    site.write("first", 1, 20_000);
+    site.replicate().expect("replicates");
+    let sound = site.damage_a_container();
+    site.write("second", 2, 20_000);
+    let report = site.replicate().expect("replicates");
+    assert_eq!((report.damaged, report.containers > 0), (0, true), "{report:?}");
+    let found = site.recovered();
+    site.mend(&sound);
+    assert_eq!(found, site.picture());
+}
+
 /// A container that was damaged for a while stayed so in the replica.
 #[test]
 fn regression_a_container_that_is_mended_is_uploaded_again() {
