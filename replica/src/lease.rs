@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dedupfs_store::objects::{Class, Head, Key, ObjectError};
-use dedupfs_sync::{Condvar, Mutex, clock, entropy, thread};
+use dedupfs_sync::{Condvar, Mutex, clock, thread};
 
 use crate::commit::NUMBER_MAX;
 use crate::error::{ReplicaError, Result};
-use crate::place::Replica;
+use crate::place::{Replica, random};
 
 /// The beginning of the names of leases.
 const LEASES: &str = "reader/";
@@ -105,10 +105,7 @@ impl Lease {
     /// # Errors
     /// The system gives no random bytes, or no thread.
     pub(crate) fn take(replica: &Replica, commit: u64) -> Result<Self> {
-        let mut reader = [0; 16];
-        entropy::fill(&mut reader)
-            .map_err(|error| ReplicaError::Usage(format!("the system gives no random bytes: {error}")))?;
-        let reader = format!("{:032x}", u128::from_be_bytes(reader));
+        let reader = format!("{:032x}", u128::from_be_bytes(random()?));
         let holding = Holding {
             replica: replica.clone(),
             reader,

@@ -30,9 +30,7 @@ impl Replica {
         if let Some(found) = read_format(&**store)? {
             return Err(exists(&found.pool));
         }
-        let mut replica = [0; 16];
-        entropy::fill(&mut replica)
-            .map_err(|error| ReplicaError::Usage(format!("the system gives no random bytes: {error}")))?;
+        let replica = random()?;
         let key = secret.map(Secret::id).transpose()?;
         let format = Format { pool: *pool, replica, key, created_secs: clock::since_epoch().as_secs() };
         match store.create(&format_key()?, &[&format.encode()], Class::Metadata) {
@@ -109,6 +107,14 @@ impl Replica {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Returns random bytes of the system.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    entropy::fill(&mut bytes)
+        .map_err(|error| ReplicaError::Usage(format!("the system gives no random bytes: {error}")))?;
+    Ok(bytes)
 }
 
 fn format_key() -> Result<Key> {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::StoredById;
 use crate::error::{ReplicaError, Result};
-use crate::place::Replica;
+use crate::place::{Replica, random};
 use crate::stored::Stored;
 
 /// Findings that are told one by one.
@@ -65,9 +65,7 @@ pub fn verify(replica: &Replica, each: u64, removes_bad: bool, progress: &dyn Pr
         replica.apply(commit, &mut stored)
     })?;
     report.named = stored.len() as u64;
-    let mut first = [0; 8];
-    dedupfs_sync::entropy::fill(&mut first)
-        .map_err(|error| ReplicaError::Usage(format!("the system gives no random bytes: {error}")))?;
+    let first = random()?;
     let each = each.max(1);
     let chosen = |position: usize| (position as u64).wrapping_add(u64::from_le_bytes(first)).is_multiple_of(each);
     let rows: Vec<&Stored> =

@@ -14,7 +14,7 @@ use dedupfs_content::Fingerprinter;
 use dedupfs_namespace::{NAMESPACE_FILE, NAMESPACE_SUMS_FILES};
 use dedupfs_store::StoreError;
 use dedupfs_store::container::SlotAddress;
-use dedupfs_store::device::{Device, FileDevice, Subdirectory};
+use dedupfs_store::device::{Device, FileDevice, Subdirectory, remove_directories, remove_files_below};
 use dedupfs_store::superblock::{Role, Superblock};
 use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
@@ -143,14 +143,14 @@ pub fn recover_on(
     let of_data = Superblock::read(&**data, Role::Data)?;
     check_target(&**meta, &of_data, forced)?;
     let superblock = Superblock { role: Role::Meta, data_root, ..of_data };
-    remove_below(&**meta, STAGE, 0)?;
+    remove_files_below(&**meta, STAGE)?;
     let stage: Arc<dyn Device> = Arc::new(Subdirectory::create(meta.clone(), STAGE)?);
     let restored = match restore(&*stage, &**data, &superblock, forced, progress, &mut |_| Ok(())) {
         Ok(restored) => restored,
         Err(error) => {
             // Best effort: the next attempt begins with the same removal.
-            let _left_there = remove_below(&**meta, STAGE, 0);
-            remove_directories(&**meta, STAGE, 0);
+            let _left_there = remove_files_below(&**meta, STAGE);
+            remove_directories(&**meta, STAGE);
             return Err(error);
         }
     };
@@ -180,8 +180,8 @@ pub fn recover_on(
         }
         if !report.restored.shortfall.is_empty() && !forced {
             drop(sources);
-            remove_below(&**meta, STAGE, 0)?;
-            remove_directories(&**meta, STAGE, 0);
+            remove_files_below(&**meta, STAGE)?;
+            remove_directories(&**meta, STAGE);
             return Err(less_than_expected(&report));
         }
         let keeps = restored.is_damaged || !unnamed.is_empty() || sources.kept.is_some();
@@ -275,29 +275,6 @@ fn check_target(meta: &dyn Device, of_data: &Superblock, forced: bool) -> Result
     Ok(())
 }
 
-/// Removes the files below a directory, at every depth.
-pub(super) fn remove_below(device: &dyn Device, directory: &str, depth: usize) -> Result<()> {
-    if depth > DEPTH_MAX || !device.exists(directory)? {
-        return Ok(());
-    }
-    for entry in device.list(directory)? {
-        let path = format!("{directory}/{}", entry.name);
-        if entry.is_directory { remove_below(device, &path, depth + 1)? } else { device.remove(&path)? }
-    }
-    Ok(device.sync_directory(directory)?)
-}
-
-/// Removes a directory that holds only directories. A directory that stays does no harm.
-pub(super) fn remove_directories(device: &dyn Device, directory: &str, depth: usize) {
-    let entries = device.list(directory).unwrap_or_default();
-    for entry in entries.iter().filter(|entry| entry.is_directory && depth <= DEPTH_MAX) {
-        remove_directories(device, &format!("{directory}/{}", entry.name), depth + 1);
-    }
-    if let Err(error) = device.remove_directory(directory) {
-        tracing::debug!(%error, directory, "an empty directory stays");
-    }
-}
-
 /// Removes the old meta root and moves the new one into its place.
 fn put_in_place(meta: &dyn Device) -> Result<()> {
     // The superblock goes first: until the new one is written, there is no pool.
@@ -317,11 +294,11 @@ fn put_in_place(meta: &dyn Device) -> Result<()> {
         meta.sync_directory("")?;
     }
     for directory in META_DIRECTORIES {
-        remove_below(meta, directory, 0)?;
+        remove_files_below(meta, directory)?;
     }
     move_below(meta, "", 0)?;
     meta.sync_directory("")?;
-    remove_directories(meta, STAGE, 0);
+    remove_directories(meta, STAGE);
     Ok(meta.sync_directory("")?)
 }
 

@@ -24,7 +24,7 @@ use dedupfs_content::Fingerprinter;
 use dedupfs_namespace::{ChangedKey, ExportSource, ExportTable, Item, Namespace};
 use dedupfs_store::StoreError;
 use dedupfs_store::device::observed::{Call, ObservedDevice, Observer};
-use dedupfs_store::device::{Device, FileDevice, OverlayDevice, Subdirectory};
+use dedupfs_store::device::{Device, FileDevice, OverlayDevice, Subdirectory, remove_directories, remove_files_below};
 use dedupfs_store::superblock::{Role, Superblock};
 use dedupfs_sync::clock::Instant;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,6 @@ use serde::{Deserialize, Serialize};
 use super::indexes::Rebuild;
 use super::open::OpenOptions;
 use super::parts::{Admission, Sources};
-use super::recover::{remove_below, remove_directories};
 use super::{Core, Pool};
 use crate::config::{Fingerprints, MEMORY_BYTES_MIN, MemoryPlan};
 use crate::durability::export::{HeldExport, restore};
@@ -262,9 +261,9 @@ fn check_room(core: &Core, scratch: &dyn Device) -> Result<()> {
 
 /// Removes the trial's directory.
 fn remove(device: &dyn Device) -> Result<()> {
-    remove_below(device, SCRATCH, 0)?;
+    remove_files_below(device, SCRATCH)?;
     if device.exists(SCRATCH)? {
-        remove_directories(device, SCRATCH, 0);
+        remove_directories(device, SCRATCH);
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use dedupfs::export::RECIPES_OF_META_ROOT;
 use dedupfs::recover::recover_on;
 use dedupfs::{EngineError, OpenOptions, Progress};
 use dedupfs_store::StoreError;
-use dedupfs_store::device::{Device, Subdirectory};
+use dedupfs_store::device::{Device, Subdirectory, remove_directories, remove_files_below};
 use dedupfs_store::superblock::{Role, Superblock};
 use dedupfs_sync::clock;
 
@@ -32,8 +32,6 @@ const LOOKED_AGAIN_SECS: u64 = 600;
 /// Longest name of a state.
 const NAME_BYTES_MAX: u64 = 64;
 const CONNECTIONS_MAX: usize = 64;
-/// Deepest nesting of a state's directories.
-const DEPTH_MAX: usize = 6;
 
 /// Tells states apart: two writers may have made commits of one number.
 pub(super) fn state_name(newest: &Head) -> String {
@@ -140,9 +138,8 @@ impl Making<'_> {
             Ok(()) | Err(StoreError::NotFound { .. }) => disk.sync_directory("")?,
             Err(error) => return Err(error.into()),
         }
-        if disk.exists(STATES)? {
-            remove_below(disk, STATES, 0)?;
-        }
+        remove_files_below(disk, STATES)?;
+        remove_directories(disk, STATES);
         let (meta, local) = (self.device("pool")?, self.device("data")?);
         progress.start("fetching names", 0);
         let state = State::place(self.replica, newest, &*local)?;
@@ -177,20 +174,4 @@ impl Making<'_> {
         disk.replace_file("", STATE, self.name.as_bytes())?;
         Ok((parts, findings))
     }
-}
-
-/// Removes all files below a directory, and the directories if they are empty then.
-fn remove_below(disk: &dyn Device, directory: &str, depth: usize) -> Result<()> {
-    for entry in disk.list(directory)? {
-        let path = format!("{directory}/{}", entry.name);
-        match entry.is_directory {
-            true if depth < DEPTH_MAX => {
-                remove_below(disk, &path, depth + 1)?;
-                disk.remove_directory(&path)?;
-            }
-            true => return Err(ReplicaError::Usage(format!("{path} in the cache is not of dedupfs: remove it"))),
-            false => disk.remove(&path)?,
-        }
-    }
-    Ok(())
 }

@@ -30,6 +30,7 @@ pub mod observed;
 mod overlay;
 pub mod owner;
 mod path;
+mod removing;
 pub mod seeking;
 mod subdirectory;
 
@@ -39,6 +40,7 @@ pub use lock::PoolLock;
 pub use memory::MemoryDevice;
 pub use overlay::OverlayDevice;
 pub(crate) use path::FILE_BYTES_MAX;
+pub use removing::{remove_directories, remove_files_below};
 pub use subdirectory::Subdirectory;
 
 /// Alignment in bytes of offsets, lengths and buffers of direct I/O.
