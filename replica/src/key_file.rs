@@ -136,7 +136,15 @@ impl KeyFile {
     /// # Errors
     /// `WrongPassphrase`, `Damaged`.
     pub fn secret(&self, passphrase: &[u8]) -> Result<Secret> {
-        Ok(Secret::new(&self.open(passphrase)?.1))
+        Ok(Secret::new(&self.secret_bytes(passphrase)?))
+    }
+
+    /// As [`secret`](Self::secret), for another process of the same command: deriving a key takes long.
+    ///
+    /// # Errors
+    /// As those of [`secret`](Self::secret).
+    pub fn secret_bytes(&self, passphrase: &[u8]) -> Result<[u8; 32]> {
+        Ok(self.open(passphrase)?.1)
     }
 
     /// Adds a wrapping by another passphrase.

@@ -218,9 +218,12 @@ pub(crate) struct MountArgs {
     /// End when the process with this number ends, which started this one
     #[arg(long, hide = true, requires = "daemon_child")]
     pub(crate) ends_with_parent: Option<i32>,
-    /// The passphrase comes through the standard input
+    /// The secret of a replica comes through the standard input
     #[arg(long, hide = true, requires = "daemon_child")]
-    pub(crate) passphrase_stdin: bool,
+    pub(crate) secret_stdin: bool,
+    /// The newest state of a replica
+    #[arg(long, hide = true, requires = "daemon_child")]
+    pub(crate) state: Option<String>,
     /// The process that serves. Its standard output is a pipe to the process that started it
     #[arg(long, hide = true, conflicts_with = "foreground")]
     pub(crate) daemon_child: bool,
@@ -241,7 +244,8 @@ impl MountArgs {
             #[cfg(feature = "remote")]
             view: remote::ViewArgs::default(),
             ends_with_parent: None,
-            passphrase_stdin: false,
+            secret_stdin: false,
+            state: None,
             daemon_child: false,
         }
     }

@@ -154,14 +154,15 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
         let args = crate::view::with_options(args)?;
         let prepared = crate::view::prepare(&args.pool, &args.view, args.memory)?;
         examine_for(&prepared.directories, &args.mountpoint)?;
-        return start_daemon(&args, prepared.passphrase.as_deref()).map(drop);
+        let args = MountArgs { state: Some(prepared.state), ..args };
+        return start_daemon(&args, prepared.secret.as_ref()).map(drop);
     }
     start_daemon(args, None).map(drop)
 }
 
-/// Starts this program again as the daemon; returns its process when it serves. A passphrase reaches it through its standard input: nobody sees it
-/// there.
-pub(crate) fn start_daemon(args: &MountArgs, passphrase: Option<&[u8]>) -> Result<Child, Failure> {
+/// Starts this program again as the daemon; returns its process when it serves. The secret of a replica reaches it through its standard input: nobody
+/// sees it there.
+pub(crate) fn start_daemon(args: &MountArgs, secret: Option<&[u8; 32]>) -> Result<Child, Failure> {
     let failed = |what: &str, error: io::Error| Failure::failed(format!("cannot {what}: {error}"));
     let (reader, writer) = io::pipe().map_err(|error| failed("make a pipe", error))?;
     let program = std::env::current_exe().map_err(|error| failed("find this program", error))?;
@@ -173,14 +174,14 @@ pub(crate) fn start_daemon(args: &MountArgs, passphrase: Option<&[u8]>) -> Resul
     close_fds::set_fds_cloexec(FIRST_INHERITED, &[]);
     let mut child = Command::new(program)
         .arg0("dedupfs")
-        .args(daemon_arguments(args, passphrase.is_some()))
-        .stdin(if passphrase.is_some() { Stdio::piped() } else { Stdio::null() })
+        .args(daemon_arguments(args, secret.is_some()))
+        .stdin(if secret.is_some() { Stdio::piped() } else { Stdio::null() })
         .stdout(writer)
         .spawn()
         .map_err(|error| failed("start the daemon", error))?;
-    if let (Some(passphrase), Some(mut stdin)) = (passphrase, child.stdin.take()) {
+    if let (Some(secret), Some(mut stdin)) = (secret, child.stdin.take()) {
         // A daemon that is gone is told of below.
-        let _heard = std::io::Write::write_all(&mut stdin, passphrase);
+        let _heard = std::io::Write::write_all(&mut stdin, secret);
     }
     match ready::receive(reader).map_err(|error| failed("hear from the daemon", error))? {
         Some(Outcome::Serving { notice }) => {
@@ -205,7 +206,7 @@ pub(crate) fn start_daemon(args: &MountArgs, passphrase: Option<&[u8]>) -> Resul
     }
 }
 
-fn daemon_arguments(args: &MountArgs, has_passphrase: bool) -> Vec<OsString> {
+fn daemon_arguments(args: &MountArgs, has_secret: bool) -> Vec<OsString> {
     let mut list: Vec<OsString> = vec!["mount".into(), "--daemon-child".into()];
     let mut option = |name: &str, value: OsString| {
         let mut text = OsString::from(name);
@@ -234,8 +235,11 @@ fn daemon_arguments(args: &MountArgs, has_passphrase: bool) -> Vec<OsString> {
     if let Some(parent) = args.ends_with_parent {
         list.push(format!("--ends-with-parent={parent}").into());
     }
-    if has_passphrase {
-        list.push("--passphrase-stdin".into());
+    if has_secret {
+        list.push("--secret-stdin".into());
+    }
+    if let Some(state) = &args.state {
+        list.push(format!("--state={state}").into());
     }
     list.push("--".into());
     list.push(args.pool.clone().into());
@@ -315,7 +319,8 @@ mod tests {
                 cache_size: Some(1 << 30),
             },
             ends_with_parent: Some(7),
-            passphrase_stdin: true,
+            secret_stdin: true,
+            state: Some("1-2".to_owned()),
         };
         let mut line: Vec<OsString> = vec!["dedupfs".into()];
         line.extend(daemon_arguments(&args, true));

@@ -17,7 +17,7 @@ use crate::{EncryptedObjects, Result};
 const OPTIONS: ViewOptions = ViewOptions { cache_bytes: 1 << 30, connections: 4, memory_bytes: 256 << 20 };
 
 fn view_on(site: &Site, disk: Arc<dyn Device>, options: ViewOptions) -> Result<View> {
-    View::open(&Arc::new(site.faulty_replica()?), &disk, options, &NoProgress)
+    View::open(&Arc::new(site.faulty_replica()?), &disk, options, None, &NoProgress)
 }
 
 fn view(site: &Site, disk: &MemoryDevice) -> Result<View> {
@@ -74,6 +74,16 @@ fn a_view_that_was_made_before_opens_and_reads_without_downloads() {
     let used = site.counting.requests().since(&before);
     // A listing, a question for the next commit, the commit, and the lease.
     assert_eq!((used.lists, used.heads, used.reads, used.creates), (1, 1, 1 + again.fetched().1, 1), "{used:?}");
+    // A name that was found out a moment ago saves all but the lease. Another one is looked up.
+    let (name, replica) = (again.state.clone(), Arc::new(site.faulty_replica().expect("opens")));
+    drop(again);
+    let shared: Arc<dyn Device> = Arc::new(disk.clone());
+    for (name, expected) in [(name.as_str(), (0, 0, 0)), ("0000000000000009-00", (1, 1, 1)), ("odd", (1, 1, 1))] {
+        let before = site.counting.requests();
+        let told = View::open(&replica, &shared, OPTIONS, Some(name), &NoProgress).expect("opens");
+        let used = site.counting.requests().since(&before);
+        assert_eq!(((used.lists, used.heads, used.reads), told.is_new, told.commit), (expected, false, 1), "{name}");
+    }
 }
 
 /// Whatever byte of the disk is damaged, or file lost, reads give the content of the pool.
@@ -290,7 +300,7 @@ fn a_reader_without_a_lease_reads() {
     let mut replica_only_read = replica;
     replica_only_read.objects = Arc::new(EncryptedObjects::new(only_read, super::site::secret()));
     let disk: Arc<dyn Device> = Arc::new(MemoryDevice::new());
-    let view = View::open(&Arc::new(replica_only_read), &disk, OPTIONS, &NoProgress).expect("opens");
+    let view = View::open(&Arc::new(replica_only_read), &disk, OPTIONS, None, &NoProgress).expect("opens");
     assert_eq!(picture(&view), site.picture());
 }
 

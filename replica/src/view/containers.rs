@@ -1,7 +1,7 @@
 //! Reads the containers of a state: from the cache, else from the store. A container's *position* is its place in the order of the pool's disk.
 //!
 //! The first read of a container whose neighbour before it was read lately, by any reader, fetches all of it, and the next ones meanwhile. The
-//! first small read of another container fetches only its range; a second one soon behind it fetches all of it, if the cache keeps it. Readers of one
+//! first small read of another container fetches only its range; a second one soon behind it fetches all of it, if it goes on there, or the cache keeps it. Readers of one
 //! container wait for one fetch, and share its error.
 //!
 //! Memory: the containers that came last, and one for each fetch under way, three times while it is decrypted. Each reader's thread fetches for
@@ -23,6 +23,8 @@ use crate::stored::Stored;
 
 /// Containers of which is known that they were read. Readers of several files go on in as many.
 const READS_REMEMBERED: usize = 64;
+/// A read that begins so near behind the last one of its container goes on there.
+const NEAR_BYTES: u64 = 256 << 10;
 /// Time that the end waits for fetches under way.
 const END_PATIENCE: Duration = Duration::from_secs(5);
 /// Share of a container, as a divisor, from which on all of it is fetched.
@@ -43,8 +45,8 @@ struct Ways {
     ahead: VecDeque<u32>,
     /// Containers that came last.
     recent: VecDeque<(u32, Arc<Vec<u8>>)>,
-    /// Positions that were read last, the latest at the end.
-    read: VecDeque<u32>,
+    /// Positions that were read last, the latest at the end, and where each read ended.
+    read: VecDeque<(u32, u64)>,
     /// Threads that fetch ahead.
     running: usize,
     is_over: bool,
@@ -55,6 +57,8 @@ struct Ways {
 enum Follows {
     /// Another one of the same container.
     Again,
+    /// One that goes on in the same container.
+    GoesOn,
     /// One of the container before it.
     Next,
     Nothing,
@@ -123,7 +127,7 @@ impl Containers {
         if self.tables.read(stored, offset, buffer) {
             return Ok(());
         }
-        let follows = self.note_read(position);
+        let follows = self.note_read(position, offset, offset + buffer.len() as u64);
         if follows == Follows::Next {
             self.fetch_next(position);
         }
@@ -140,7 +144,7 @@ impl Containers {
             Follows::Nothing => true,
             // All of it would be fetched for each read.
             Follows::Again => !self.cache.keeps(),
-            Follows::Next => false,
+            Follows::Next | Follows::GoesOn => false,
         };
         if is_small && suffices && !self.cache.has(&name) && !self.is_expected(position) {
             return self.read_range(stored, offset, buffer);
@@ -154,22 +158,21 @@ impl Containers {
         self.objects.get(position as usize).ok_or_else(missing)
     }
 
-    /// Notes a read; returns how it follows the last ones.
-    fn note_read(&self, position: u32) -> Follows {
+    /// Notes a read up to `end`; returns how it follows the last ones.
+    fn note_read(&self, position: u32, offset: u64, end: u64) -> Follows {
         let mut ways = self.ways.lock();
-        let is_again = ways.read.iter().position(|read| *read == position);
-        let is_next = position.checked_sub(1).is_some_and(|before| ways.read.contains(&before));
-        if let Some(at) = is_again {
-            ways.read.remove(at);
-        }
-        ways.read.push_back(position);
+        let same = ways.read.iter().position(|(read, _)| *read == position);
+        let is_next = position.checked_sub(1).is_some_and(|before| ways.read.iter().any(|(read, _)| *read == before));
+        let last_end = same.and_then(|at| ways.read.remove(at)).map(|(_, end)| end);
+        ways.read.push_back((position, end));
         if ways.read.len() > READS_REMEMBERED {
             ways.read.pop_front();
         }
-        match (is_again, is_next) {
-            (Some(_), _) => Follows::Again,
-            (None, true) => Follows::Next,
-            (None, false) => Follows::Nothing,
+        match last_end {
+            Some(last_end) if offset.checked_sub(last_end).is_some_and(|gap| gap < NEAR_BYTES) => Follows::GoesOn,
+            Some(_) => Follows::Again,
+            None if is_next => Follows::Next,
+            None => Follows::Nothing,
         }
     }
 

@@ -39,6 +39,19 @@ pub(super) fn state_name(newest: &Head) -> String {
     format!("{:016x}-{hash}", newest.commit.number)
 }
 
+/// The commit in the name of a state.
+pub(super) fn commit_of(state: &str) -> Option<u64> {
+    state.split_once('-').and_then(|(commit, _)| u64::from_str_radix(commit, 16).ok())
+}
+
+/// A state on the disk, open.
+pub(super) struct Found {
+    pub(super) parts: Parts,
+    pub(super) findings: Vec<String>,
+    pub(super) commit: u64,
+    pub(super) written_secs: u64,
+}
+
 /// The open parts of a view.
 pub(super) struct Parts {
     pub(super) meta: Arc<dyn Device>,
@@ -71,7 +84,7 @@ impl Making<'_> {
     }
 
     /// Opens the state that an earlier call made, with its findings. `None` if there is none, or it cannot be used.
-    pub(super) fn found(&self) -> Result<Option<(Parts, Vec<String>)>> {
+    pub(super) fn found(&self) -> Result<Option<Found>> {
         match self.disk.read_file(STATE, NAME_BYTES_MAX) {
             Ok(found) if found == self.name.as_bytes() => {}
             Ok(_) | Err(StoreError::NotFound { .. } | StoreError::Corrupt { .. }) => return Ok(None),
@@ -88,7 +101,7 @@ impl Making<'_> {
         }
     }
 
-    fn open_found(&self) -> Result<Option<(Parts, Vec<String>)>> {
+    fn open_found(&self) -> Result<Option<Found>> {
         let now_secs = clock::since_epoch().as_secs();
         let files = self.disk.list(&format!("{STATES}/{}", self.name))?;
         let findings = match files.iter().find(|file| file.name == FINDINGS) {
@@ -107,7 +120,9 @@ impl Making<'_> {
         let superblock = Superblock::read(&*local, Role::Data)?;
         let slots = Slots::load(&**self.disk, &self.directory("slots"), &superblock.pool)?;
         let tables = Tables::open(self.replica, &**self.disk, None)?;
-        self.parts(meta, local, &superblock, slots, tables).map(|parts| Some((parts, findings)))
+        let (commit, written_secs) = (slots.commit, slots.written_secs);
+        let parts = self.parts(meta, local, &superblock, slots, tables)?;
+        Ok(Some(Found { parts, findings, commit, written_secs }))
     }
 
     fn parts(
@@ -132,7 +147,7 @@ impl Making<'_> {
     }
 
     /// Makes the state of a commit, and removes earlier ones.
-    pub(super) fn make(&self, newest: &Head) -> Result<(Parts, Vec<String>)> {
+    pub(super) fn make(&self, newest: &Head) -> Result<Found> {
         let (disk, progress) = (&**self.disk, self.progress);
         match disk.remove(STATE) {
             Ok(()) | Err(StoreError::NotFound { .. }) => disk.sync_directory("")?,
@@ -147,7 +162,7 @@ impl Making<'_> {
         let State { superblock, position, .. } = &state;
         dedupfs::export::make_count(&*local, &superblock.pool, position)?;
         superblock.write_new(&*local)?;
-        let (slots, mut findings) = Slots::of(&state);
+        let (slots, mut findings) = Slots::of(&state, &newest.commit);
         slots.save(disk, &self.directory("slots"), &superblock.pool)?;
         let connections = self.connections();
         let tables = Tables::fetch(self.replica, disk, &state, connections, progress)?;
@@ -172,6 +187,7 @@ impl Making<'_> {
             disk.replace_file(&format!("{STATES}/{}", self.name), FINDINGS, findings.join("\n").as_bytes())?;
         }
         disk.replace_file("", STATE, self.name.as_bytes())?;
-        Ok((parts, findings))
+        let (commit, written_secs) = (newest.commit.number, newest.commit.written_secs);
+        Ok(Found { parts, findings, commit, written_secs })
     }
 }

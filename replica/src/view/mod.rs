@@ -37,10 +37,10 @@ use dedupfs_store::StoreError;
 use dedupfs_store::device::{Device, PoolLock};
 
 use self::containers::{Ahead, Containers};
-use self::making::{Making, STATE, state_name};
+use self::making::{Found, Making, STATE, commit_of, state_name};
 #[cfg(feature = "fuzzing")]
 pub(crate) use self::slots::Slots;
-use crate::error::Result;
+use crate::error::{ReplicaError, Result};
 use crate::lease::Lease;
 use crate::place::Replica;
 
@@ -66,6 +66,8 @@ pub struct View {
     pub is_new: bool,
     /// The directory of its meta root on the disk.
     pub pool_directory: String,
+    /// The name of the state on the disk.
+    pub state: String,
     /// Content that the replica lacks, in words. Behind ten minutes, the next call looks again.
     pub findings: Vec<String>,
     disk: Arc<dyn Device>,
@@ -73,11 +75,12 @@ pub struct View {
     data: Arc<dyn Device>,
     containers: Arc<Containers>,
     _ahead: Ahead,
-    _lease: Lease,
+    _lease: Option<Lease>,
 }
 
 impl View {
-    /// Opens the newest state of a replica. `disk` is for this replica alone, and no other process uses it.
+    /// Opens the newest state of a replica. `disk` is for this replica alone, and no other process uses it. If `newest` names the newest state,
+    /// as another call found out a moment ago, and that is on the disk, the store is not asked for it.
     ///
     /// # Errors
     /// No commit yet; commits that cannot be read; no room on the disk; those of the store. The next call goes on from there.
@@ -85,18 +88,35 @@ impl View {
         replica: &Arc<Replica>,
         disk: &Arc<dyn Device>,
         options: ViewOptions,
+        newest: Option<&str>,
         progress: &dyn Progress,
     ) -> Result<Self> {
-        let newest = replica.newest_there()?;
-        let lease = Lease::take(replica, newest.commit.number)?;
-        let making = Making { replica, disk, options, progress, name: state_name(&newest) };
-        let found = making.found()?;
+        let mut making = Making { replica, disk, options, progress, name: newest.unwrap_or_default().to_owned() };
+        let mut lease = None;
+        let mut found = None;
+        if let Some(commit) = newest.and_then(commit_of) {
+            lease = Some(Lease::take(replica, commit)?);
+            found = making.found()?;
+        }
+        let mut head = None;
+        if found.is_none() {
+            let newest = head.insert(replica.newest_there()?);
+            lease = Some(Lease::take(replica, newest.commit.number)?);
+            making.name = state_name(newest);
+            found = making.found()?;
+        }
         let is_new = found.is_none();
-        let (parts, findings) = found.map_or_else(|| making.make(&newest), Ok)?;
+        let found = match (found, &head) {
+            (Some(found), _) => found,
+            (None, Some(head)) => making.make(head)?,
+            (None, None) => return Err(ReplicaError::Ended),
+        };
+        let Found { parts, findings, commit, written_secs } = found;
         Ok(Self {
-            commit: newest.commit.number,
-            written_secs: newest.commit.written_secs,
+            commit,
+            written_secs,
             is_new,
+            state: making.name.clone(),
             pool_directory: making.directory("pool"),
             findings,
             disk: Arc::clone(disk),

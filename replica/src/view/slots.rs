@@ -7,6 +7,7 @@ use dedupfs_store::device::Device;
 use dedupfs_store::frame::{Expect, FRAME_BODY_BYTES_MAX, FrameKind, decode_frame, encode_frame};
 use dedupfs_store::{PoolId, StoreError};
 
+use crate::commit::Commit;
 use crate::error::{ReplicaError, Result};
 use crate::state::State;
 use crate::stored::{STORED_BYTES, Stored};
@@ -17,13 +18,18 @@ const ROW_BYTES: usize = STORED_BYTES + 8;
 /// Findings that are told one by one.
 const TOLD_MAX: usize = 100;
 
-/// Objects with the slots of their containers, in the order of the disk.
+/// Objects with the slots of their containers, in the order of the disk, as of a commit.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Slots(Vec<(Stored, SlotAddress)>);
+pub(crate) struct Slots {
+    pub(crate) commit: u64,
+    /// When the commit was made, in seconds since 1970.
+    pub(crate) written_secs: u64,
+    rows: Vec<(Stored, SlotAddress)>,
+}
 
 impl Slots {
     /// Returns the slots of a state, and tells which containers have no object.
-    pub(crate) fn of(state: &State) -> (Self, Vec<String>) {
+    pub(crate) fn of(state: &State, commit: &Commit) -> (Self, Vec<String>) {
         let (mut rows, mut findings) = (Vec::with_capacity(state.locals.by_id.len()), Vec::new());
         for local in state.locals.by_id.values() {
             match state.object_of(local) {
@@ -35,18 +41,20 @@ impl Slots {
             }
         }
         rows.sort_unstable_by_key(|(stored, address)| (stored.kind as u8, *address));
-        (Self(rows), findings)
+        (Self { commit: commit.number, written_secs: commit.written_secs, rows }, findings)
     }
 
     /// The rows, each with the path of its slot file.
     pub(crate) fn into_rows(self) -> impl Iterator<Item = (Stored, SlotAddress, String)> {
-        self.0.into_iter().map(|(stored, address)| (stored, address, slot_path(stored.kind, address)))
+        self.rows.into_iter().map(|(stored, address)| (stored, address, slot_path(stored.kind, address)))
     }
 
     pub(crate) fn encode(&self, pool: &PoolId) -> Vec<u8> {
-        let (mut meta, mut payload) = (ByteWriter::new(), ByteWriter::with_capacity(self.0.len() * ROW_BYTES));
+        let (mut meta, mut payload) = (ByteWriter::new(), ByteWriter::with_capacity(self.rows.len() * ROW_BYTES));
         meta.u16(VERSION);
-        for (stored, address) in &self.0 {
+        meta.u64(self.commit);
+        meta.u64(self.written_secs);
+        for (stored, address) in &self.rows {
             stored.encode(&mut payload);
             payload.u32(address.file);
             payload.u32(address.slot);
@@ -62,6 +70,7 @@ impl Slots {
         if version != VERSION {
             return Err(StoreError::newer(WHAT, format!("version {version}")));
         }
+        let (commit, written_secs) = (meta.u64()?, meta.u64()?);
         meta.finish()?;
         let mut payload = ByteReader::new(frame.payload, WHAT);
         let mut rows = Vec::with_capacity(frame.payload.len() / ROW_BYTES);
@@ -69,12 +78,12 @@ impl Slots {
             let stored = Stored::decode(&mut payload)?;
             rows.push((stored, SlotAddress { file: payload.u32()?, slot: payload.u32()? }));
         }
-        Ok(Self(rows))
+        Ok(Self { commit, written_secs, rows })
     }
 
     pub(crate) fn save(&self, disk: &dyn Device, path: &str, pool: &PoolId) -> Result<()> {
-        if self.0.len() > FRAME_BODY_BYTES_MAX / ROW_BYTES - 1 {
-            return Err(ReplicaError::Usage(format!("{} containers are too many for a view", self.0.len())));
+        if self.rows.len() > FRAME_BODY_BYTES_MAX / ROW_BYTES - 1 {
+            return Err(ReplicaError::Usage(format!("{} containers are too many for a view", self.rows.len())));
         }
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok(disk.replace_file(directory, name, &self.encode(pool))?)

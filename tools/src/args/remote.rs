@@ -44,7 +44,7 @@ pub(crate) struct ViewArgs {
     /// [default: /var/cache/dedupfs for root, else ~/.cache/dedupfs]
     #[arg(long, value_name = "DIR")]
     pub(crate) cache: Option<PathBuf>,
-    /// With a replica: content that is kept there. Names, indexes and tables of contents, about one or two percent of the pool, come on top [default: 20G]
+    /// With a replica: content that is kept there. Names, indexes and tables of contents, about one or two percent of the pool, come on top [default: 20G for mounts, else none]
     #[arg(long, value_name = "SIZE", value_parser = size::parse_size)]
     pub(crate) cache_size: Option<u64>,
 }

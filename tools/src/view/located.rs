@@ -117,11 +117,13 @@ impl Mounted {
         })?;
         let options = vec!["ro".to_owned(), "noatime".to_owned()];
         let mount_args = MountArgs {
-            view: args.clone(),
+            // What one command reads is seldom read again.
+            view: ViewArgs { cache_size: args.cache_size.or(Some(0)), ..args.clone() },
+            state: Some(prepared.state),
             ends_with_parent: i32::try_from(std::process::id()).ok(),
             ..MountArgs::with_options(place.into(), mountpoint.clone(), options)
         };
-        match mount::start_daemon(&mount_args, prepared.passphrase.as_deref()) {
+        match mount::start_daemon(&mount_args, prepared.secret.as_ref()) {
             Ok(daemon) => Ok(Self { mountpoint, daemon }),
             Err(failure) => {
                 let _stays = std::fs::remove_dir(&mountpoint);

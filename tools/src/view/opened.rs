@@ -14,7 +14,7 @@ use dedupfs_store::{PoolId, StoreError};
 
 use crate::args::MountArgs;
 use crate::args::remote::ViewArgs;
-use crate::commands::replicate::store::{Store, passphrase};
+use crate::commands::replicate::store::{Store, secret_bytes};
 use crate::control::{Failure, FailureKind};
 use crate::mountinfo::contains;
 use crate::progress::Bars;
@@ -25,8 +25,6 @@ const CACHE_BYTES: u64 = 20 << 30;
 /// Requests at the same time.
 const CONNECTIONS: usize = 8;
 const CACHE_OF_ROOT: &str = "/var/cache/dedupfs";
-/// Longest passphrase that comes from the process that started this one.
-const PASSPHRASE_BYTES_MAX: u64 = 64 << 10;
 
 /// A replica that can be read: its store answers, the key opens it, and its directory in the cache is there.
 pub(crate) struct Reader {
@@ -34,32 +32,25 @@ pub(crate) struct Reader {
     /// Its directory in the cache, and that of its store if it lies in one.
     pub(crate) directories: Vec<PathBuf>,
     cache_bytes: u64,
-    /// The passphrase, if it was asked for or stands in the environment.
-    pub(crate) passphrase: Option<Vec<u8>>,
+    secret: Option<[u8; 32]>,
 }
 
 impl Reader {
-    /// Finds a replica. A passphrase that is not `known` comes from where the options say, or is asked for.
-    pub(crate) fn find(place: &Path, args: &ViewArgs, known: Option<Vec<u8>>) -> Result<Self, Failure> {
+    /// Finds a replica. Without the secret that another process `knows`, the key file is opened.
+    pub(crate) fn find(place: &Path, args: &ViewArgs, known: Option<[u8; 32]>) -> Result<Self, Failure> {
         let Some(text) = place.to_str() else {
             return Err(FailureKind::Usage.because(format!("{} is not UTF-8: use a link", place.display())));
         };
-        let ask = || passphrase(args.key.passphrase_file.as_deref(), "passphrase of the key file: ");
-        let known = match (&args.key.key, known) {
-            (None, _) => None,
-            (Some(_), Some(known)) => Some(known),
-            (Some(_), None) => Some(ask()?),
-        };
+        let secret = known.map_or_else(|| secret_bytes(&args.key), |known| Ok(Some(known)))?;
         let store = Store::open(text)?;
-        let replica = store.replica_with(args.key.key.as_deref(), known.as_deref())?;
+        let replica = store.replica_with(secret.as_ref())?;
         let own = match &store.address {
             Address::Directory(directory) => directory.canonicalize().ok(),
             Address::Bucket(_) => None,
         };
         let directory = directory_of(&replica, args, own.as_deref())?;
         let directories = std::iter::once(directory).chain(own).collect();
-        let passphrase = known.filter(|_| args.key.passphrase_file.is_none());
-        Ok(Self { replica, directories, cache_bytes: args.cache_size.unwrap_or(CACHE_BYTES), passphrase })
+        Ok(Self { replica, directories, cache_bytes: args.cache_size.unwrap_or(CACHE_BYTES), secret })
     }
 
     /// The pool that the replica is of.
@@ -67,8 +58,13 @@ impl Reader {
         self.replica.pool()
     }
 
-    /// Opens the newest state; makes it in the cache if it is new there.
-    pub(crate) fn open(self, memory_bytes: u64, progress: &dyn Progress) -> Result<Opened, Failure> {
+    /// Opens the newest state; makes it in the cache if it is new there. Another process may have found out its name a moment ago.
+    pub(crate) fn open(
+        self,
+        memory_bytes: u64,
+        newest: Option<&str>,
+        progress: &dyn Progress,
+    ) -> Result<Opened, Failure> {
         access::raise_descriptor_limit();
         let directory = self.directories.first().cloned().unwrap_or_default();
         let place = self.replica.place().to_owned();
@@ -76,7 +72,8 @@ impl Reader {
         let lock = lock.map_err(|error| in_use(&directory, error))?;
         let disk: Arc<dyn Device> = Arc::new(FileDevice::open(&directory)?);
         let options = ViewOptions { cache_bytes: self.cache_bytes, connections: CONNECTIONS, memory_bytes };
-        let view = View::open(&Arc::new(self.replica), &disk, options, progress).map_err(|error| {
+        let replica = Arc::new(self.replica);
+        let view = View::open(&replica, &disk, options, newest, progress).map_err(|error| {
             let failure = Failure::from(error).while_trying(&format!("cannot make a view of {place} in {}", directory.display()));
             match failure.kind {
                 FailureKind::NoSpace => failure.and("; name a larger disk with --cache DIR, or `-o cache=DIR`"),
@@ -105,12 +102,13 @@ pub(crate) struct Opened {
 impl Opened {
     /// Opens the view for the daemon of a mount.
     pub(crate) fn open(args: &MountArgs, progress: &dyn Progress) -> Result<Self, Failure> {
-        let known = args.passphrase_stdin.then(|| {
-            let mut known = Vec::new();
-            let read = std::io::stdin().take(PASSPHRASE_BYTES_MAX).read_to_end(&mut known);
-            read.map(|_| known).map_err(|error| Failure::failed(format!("cannot receive the passphrase: {error}")))
+        let known = args.secret_stdin.then(|| {
+            let mut known = [0; 32];
+            let read = std::io::stdin().read_exact(&mut known);
+            read.map(|()| known).map_err(|error| Failure::failed(format!("cannot receive the key: {error}")))
         });
-        Reader::find(&args.pool, &args.view, known.transpose()?)?.open(args.memory, progress)
+        let reader = Reader::find(&args.pool, &args.view, known.transpose()?)?;
+        reader.open(args.memory, args.state.as_deref(), progress)
     }
 
     /// Opens its pool.
@@ -144,19 +142,24 @@ impl Opened {
 /// What is known of a replica when its view is made.
 pub(crate) struct Prepared {
     pub(crate) directories: Vec<PathBuf>,
-    pub(crate) passphrase: Option<Vec<u8>>,
+    pub(crate) secret: Option<[u8; 32]>,
+    /// Name of the newest state.
+    pub(crate) state: String,
 }
 
 /// Makes the view in this process, which has a terminal, and lets go of it. The daemon finds it there.
 pub(crate) fn prepare(place: &Path, args: &ViewArgs, memory_bytes: u64) -> Result<Prepared, Failure> {
     let bars = Bars::default();
     let reader = Reader::find(place, args, None)?;
-    let prepared = Prepared { directories: reader.directories.clone(), passphrase: reader.passphrase.clone() };
+    let (directories, secret) = (reader.directories.clone(), reader.secret);
     let progress = interrupt::ended_by_signals(&bars)?;
-    let opened = reader.open(memory_bytes, &progress);
+    let opened = reader.open(memory_bytes, None, &progress);
     bars.finish();
-    drop(opened?);
-    if progress.is_cancelled() { Err(Failure::failed("interrupted")) } else { Ok(prepared) }
+    let state = opened?.view.state;
+    if progress.is_cancelled() {
+        return Err(Failure::failed("interrupted"));
+    }
+    Ok(Prepared { directories, secret, state })
 }
 
 /// Returns the directory of a replica in the cache. Only its owner may look into it: it has content that is encrypted in the store. That of a plain replica

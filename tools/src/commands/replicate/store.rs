@@ -41,15 +41,9 @@ impl Store {
         Ok(Replica::open(&self.objects, secret.as_ref())?)
     }
 
-    /// Opens the replica there, with a passphrase that is known already.
-    pub(crate) fn replica_with(&self, key: Option<&Path>, passphrase: Option<&[u8]>) -> Result<Replica, Failure> {
-        let secret = match (key, passphrase) {
-            (Some(path), Some(passphrase)) => {
-                Some(read_key(path)?.secret(passphrase).map_err(|error| of_key(path, error))?)
-            }
-            _ => None,
-        };
-        Ok(Replica::open(&self.objects, secret.as_ref())?)
+    /// Opens the replica there, with a secret that is known already.
+    pub(crate) fn replica_with(&self, secret: Option<&[u8; 32]>) -> Result<Replica, Failure> {
+        Ok(Replica::open(&self.objects, secret.map(Secret::new).as_ref())?)
     }
 
     /// Requests so far.
@@ -60,9 +54,14 @@ impl Store {
 
 /// Opens the key file that the options name.
 pub(crate) fn secret(key: &KeyOptions) -> Result<Option<Secret>, Failure> {
+    Ok(secret_bytes(key)?.as_ref().map(Secret::new))
+}
+
+/// As [`secret`], for another process of this command.
+pub(crate) fn secret_bytes(key: &KeyOptions) -> Result<Option<[u8; 32]>, Failure> {
     let Some(path) = &key.key else { return Ok(None) };
     let passphrase = passphrase(key.passphrase_file.as_deref(), "passphrase of the key file: ")?;
-    read_key(path)?.secret(&passphrase).map(Some).map_err(|error| of_key(path, error))
+    read_key(path)?.secret_bytes(&passphrase).map(Some).map_err(|error| of_key(path, error))
 }
 
 pub(crate) fn read_key(path: &Path) -> Result<KeyFile, Failure> {

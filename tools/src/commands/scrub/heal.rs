@@ -63,7 +63,7 @@ impl Losing {
         let bars = Bars::default();
         let progress = interrupt::ended_by_signals(&bars)?;
         let options = OpenOptions::default();
-        let opened = reader.open(options.memory_bytes, &progress)?;
+        let opened = reader.open(options.memory_bytes, None, &progress)?;
         healed.commit = opened.commit();
         let view = opened.pool(&OpenOptions { note: "dedupfs scrub --heal-from".to_owned(), ..options })?;
         let done = loop {
