@@ -72,6 +72,9 @@ impl Pack {
     pub(crate) fn decode(pool: &PoolId, bytes: &[u8]) -> std::result::Result<Self, StoreError> {
         let expect = Expect { kind: FrameKind::ReplicaPack, pool: Some(pool), owner: Some(0) };
         let frame = decode_frame(WHAT, bytes, &expect, PACK_BYTES_MAX)?;
+        if frame.header.frame_bytes() != bytes.len() as u64 {
+            return Err(StoreError::corrupt(WHAT, format!("{} bytes", frame.header.frame_bytes()), bytes.len()));
+        }
         let rows = rows(ByteReader::new(frame.meta, WHAT))?;
         let sum: u64 = rows.iter().map(|row| u64::from(row.len_bytes)).sum();
         if sum != frame.payload.len() as u64 {
@@ -184,5 +187,6 @@ mod tests {
             assert!(Pack::decode(&POOL, &bytes[..at]).is_err(), "cut at {at}");
         }
         assert!(Pack::decode(&PoolId([4; 16]), &bytes).is_err());
+        assert!(Pack::decode(&POOL, &[&bytes[..], &[0; 64]].concat()).is_err());
     }
 }

@@ -65,6 +65,9 @@ impl Slots {
     pub(crate) fn decode(pool: &PoolId, bytes: &[u8]) -> std::result::Result<Self, StoreError> {
         let expect = Expect { kind: FrameKind::ReplicaSlots, pool: Some(pool), owner: Some(0) };
         let frame = decode_frame(WHAT, bytes, &expect, FRAME_BODY_BYTES_MAX)?;
+        if frame.header.frame_bytes() != bytes.len() as u64 {
+            return Err(StoreError::corrupt(WHAT, format!("{} bytes", frame.header.frame_bytes()), bytes.len()));
+        }
         let mut meta = ByteReader::new(frame.meta, WHAT);
         let version = meta.u16()?;
         if version != VERSION {
