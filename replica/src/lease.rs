@@ -41,7 +41,7 @@ impl Named {
         let (_reader, commit, until) = (parts.next()?, parts.next()?, parts.next()?);
         let number = |hex: &str| (hex.len() == 16).then(|| u64::from_str_radix(hex, 16).ok()).flatten();
         let (commit, until_secs) = (number(commit).filter(|commit| *commit < NUMBER_MAX)?, number(until)?);
-        let until_secs = head.written_secs.map_or(until_secs, |secs| secs + LASTS.as_secs());
+        let until_secs = head.written_secs.map_or(until_secs, |secs| secs.saturating_add(LASTS.as_secs()));
         Some(Self { key, commit, until_secs })
     }
 }
@@ -226,6 +226,12 @@ mod tests {
         for (commit, until) in [(9, now_secs + 1000), (7, 0), (0, 5), (11, u64::MAX)] {
             put(&replica, &of(commit, until));
         }
+        // A time of the store that cannot be is as good as none.
+        store.set_now(u64::MAX);
+        put(&replica, &of(8, 0));
+        assert_eq!(leases(&replica, 7, false).expect("lists").oldest, Some(7));
+        store.remove_by_hand(&Key::new(format!("{LEASES}{}", of(8, 0))).expect("is a key"));
+        store.set_now(now_secs);
         for odd in ["1-2", "1-x-y", "1-0000000000000001", "1-ffffffffffffffff-ffffffffffffffff"] {
             put(&replica, odd);
         }

@@ -132,6 +132,24 @@ fn collect(disk: &MemoryDevice, directory: &str, paths: &mut Vec<String>) {
     }
 }
 
+/// The power fails behind the making of a view, and before it: whatever the disk has kept, reads give the content of the pool.
+#[test]
+fn a_view_survives_a_loss_of_power() {
+    let (site, disk) = (site(), MemoryDevice::new());
+    let expected = site.picture();
+    for round in 0..3 {
+        for seed in 0..8 {
+            let crashed = disk.crash(seed);
+            let view = view(&site, &crashed).unwrap_or_else(|error| panic!("round {round}, seed {seed}: {error}"));
+            assert_eq!(picture(&view), expected, "round {round}, seed {seed}");
+        }
+        let view = view(&site, &disk).expect("opens");
+        if round == 1 {
+            picture(&view);
+        }
+    }
+}
+
 /// Every operation of the disk fails once while a view is made: the next call makes it.
 #[test]
 fn a_view_is_made_although_the_disk_fails() {

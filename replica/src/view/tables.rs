@@ -137,19 +137,23 @@ impl Tables {
                 if table.len() != len_bytes as usize || at.saturating_add(len_bytes) > stored.used_bytes {
                     return Ok(());
                 }
-                let (pack, paths) = &mut *own.lock();
-                pack.push(*stored, at, &table);
-                if pack.is_full() {
-                    paths.push(keep(replica, device, pack)?);
+                let full = {
+                    let (pack, _) = &mut *own.lock();
+                    pack.push(*stored, at, &table);
+                    pack.is_full().then(|| std::mem::take(pack))
+                };
+                if let Some(full) = full {
+                    let path = keep(replica, device, &full)?;
+                    own.lock().1.push(path);
                 }
                 Ok(())
             },
         );
         progress.finish();
         read?;
-        let (mut pack, mut paths) = own.into_inner();
+        let (pack, mut paths) = own.into_inner();
         if !pack.rows.is_empty() {
-            paths.push(keep(replica, device, &mut pack)?);
+            paths.push(keep(replica, device, &pack)?);
         }
         paths.iter().try_for_each(|path| self.add(replica, device, path, &|_| true).map(drop))
     }
@@ -210,9 +214,9 @@ fn fetch_pack(replica: &Replica, device: &dyn Device, key: &Key) -> Result<Optio
     write(device, name, &bytes).map(Some)
 }
 
-/// Writes a pack that was made here, and begins the next one.
-fn keep(replica: &Replica, device: &dyn Device, pack: &mut Pack) -> Result<String> {
-    let bytes = std::mem::take(pack).encode(&replica.format.pool);
+/// Writes a pack that was made here.
+fn keep(replica: &Replica, device: &dyn Device, pack: &Pack) -> Result<String> {
+    let bytes = pack.encode(&replica.format.pool);
     write(device, &format!("{OWN}{}", blake3::hash(&bytes).to_hex()), &bytes)
 }
 

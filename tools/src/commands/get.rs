@@ -8,7 +8,7 @@ use std::path::Path;
 use dedupfs::Progress as _;
 use dedupfs::transfer::Patterns;
 
-use crate::args::GetArgs;
+use crate::args::copies::GetArgs;
 use crate::control::{Failure, FailureKind, GetRequest};
 use crate::inside::{self, NewName};
 use crate::interrupt;

@@ -14,7 +14,7 @@ use dedupfs::transfer::{BaseChoice, Owner, PutOptions, TransferReport, VersionOp
 use dedupfs::{Origin, Progress, is_frozen};
 use rustix::fs::{AtFlags, Mode};
 
-use crate::args::{PutArgs, VERIFY_ALL};
+use crate::args::copies::{PutArgs, VERIFY_ALL};
 use crate::control::{Failure, FailureKind, PutRequest};
 use crate::hidden::HiddenDirectory;
 use crate::inside::{self, Inside, NewName};

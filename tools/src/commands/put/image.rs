@@ -8,7 +8,7 @@ use dedupfs::transfer::{ImageBase, ImageOptions, NamedImage, VerifyImage};
 use dedupfs::{Origin, Progress};
 
 use super::{ask_before_naming, destination, frozen_at, origin_of, owner};
-use crate::args::{PutArgs, VERIFY_ALL};
+use crate::args::copies::{PutArgs, VERIFY_ALL};
 use crate::control::{ControlClient, Failure, FailureKind, PutImageRequest};
 use crate::hidden::HiddenDirectory;
 use crate::image_source::{ImageSource, Wanted};
